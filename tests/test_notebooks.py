@@ -1,0 +1,47 @@
+"""What strict nbval cannot see by itself: cells without a count are run but not compared, and a red cell must be red."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_code_cell_was_executed_and_is_compared(path):
+    cells = [cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    assert cells and all(cell.execution_count is not None for cell in cells)
+    tags = [tag for cell in cells for tag in cell.metadata.get("tags", [])]
+    assert tags.count("nbval-ignore-output") <= 2
+    source = "".join(cell.source for cell in cells)
+    assert "nbval-skip" not in tags and "NBVAL_SKIP" not in source and "NBVAL_IGNORE_OUTPUT" not in source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_figure_has_alt_text(path):
+    for cell in nbformat.read(path, 4).cells:
+        if any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
+            assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
+
+
+def run_nbval(folder: Path, source: str, stored: str) -> subprocess.CompletedProcess:
+    output = nbformat.v4.new_output("stream", name="stdout", text=stored)
+    cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=[output])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "page.ipynb")
+    command = "-m pytest --nbval --nbval-current-env -p no:cacheprovider -c /dev/null page.ipynb".split()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "stored", "exit_code"),
+    [("print(2 + 2)", "4\n", 0), ("print(2 + 2)", "5\n", 1), ("print(1 / 0)", "4\n", 1)],
+    ids=["true", "drifted", "failing"],
+)
+def test_a_drifted_output_and_a_failing_cell_turn_the_run_red(tmp_path, source, stored, exit_code):
+    assert run_nbval(tmp_path, source, stored).returncode == exit_code

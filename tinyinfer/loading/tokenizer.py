@@ -1,0 +1,80 @@
+"""Text to token ids and back, through the `tokenizers` library."""
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+from tinyinfer.errors import BadInput
+
+
+class Tokenizer:
+    """A tokenizer that refuses what it cannot say, instead of dropping it or replacing it by `<unk>`."""
+
+    def __init__(self, inner: tokenizers.Tokenizer, chat_template: str | None = None):
+        self.inner = inner
+        self.chat_template = chat_template
+        self._unknown_id = _unknown_id(inner)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of `text`; with `special`, whatever the tokenizer itself puts around a text (often a bos)."""
+        if not text:
+            raise BadInput("the prompt is empty; at least one character is needed")
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as wrong:
+            raise BadInput(f"the prompt holds {text[wrong.start]!r}, which is no character of Unicode text") from None
+        encoding = self.inner.encode(text, add_special_tokens=special)
+        if self._unknown_id is not None and self._unknown_id in encoding.ids:
+            start, end = encoding.offsets[encoding.ids.index(self._unknown_id)]
+            raise BadInput(f"the tokenizer does not know {text[start:end]!r} (character {start + 1} of the prompt)")
+        return encoding.ids
+
+    def decode(self, token_ids: list[int]) -> str:
+        """The text of the ids, special tokens left out."""
+        return self.inner.decode(list(token_ids), skip_special_tokens=True)
+
+    def stream(self) -> "TextStream":
+        """Begin turning tokens into text one at a time."""
+        return TextStream(self)
+
+    def apply_chat_template(self, message: str) -> str:
+        """Put one user message into the model's own chat format (a Jinja template, run in a sandbox)."""
+        if self.chat_template is None:
+            raise BadInput("this model has no chat template; leave out --chat")
+        try:
+            from jinja2 import TemplateError
+            from jinja2.sandbox import ImmutableSandboxedEnvironment
+        except ImportError:
+            raise BadInput("chat templates need the package jinja2: pip install 'tinyinfer[chat]'") from None
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+        messages = [{"role": "user", "content": message}]
+        try:
+            template = environment.from_string(self.chat_template)
+            return template.render(messages=messages, add_generation_prompt=True, bos_token="", eos_token="")
+        except TemplateError as wrong:
+            raise BadInput(f"the model's chat template cannot be used: {wrong}") from None
+
+
+class TextStream:
+    """Token by token to text: bytes of an unfinished character wait until it is whole."""
+
+    def __init__(self, tokenizer: Tokenizer):
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._ids: list[int] = []
+        self._said = ""
+
+    def add(self, token_id: int) -> str:
+        """The text that this token completes, possibly none."""
+        self._ids.append(token_id)
+        text = self._stream.step(self._tokenizer.inner, token_id) or ""
+        self._said += text
+        return text
+
+    def finish(self) -> str:
+        """What is still waiting when no token follows (an unfinished character shows as U+FFFD)."""
+        return self._tokenizer.decode(self._ids)[len(self._said) :]
+
+
+def _unknown_id(inner: tokenizers.Tokenizer) -> int | None:
+    unknown = getattr(inner.model, "unk_token", None)
+    return inner.token_to_id(unknown) if isinstance(unknown, str) else None
