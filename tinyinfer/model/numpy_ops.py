@@ -78,7 +78,8 @@ def rope(
 
 def softmax(scores: Float[Array, "*rows keys"]) -> Float[Array, "*rows keys"]:
     """Exponentials divided by their sum; the largest score is subtracted first, so that nothing overflows."""
-    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    exponentials = scores - scores.max(axis=-1, keepdims=True)
+    np.exp(exponentials, out=exponentials)
     exponentials /= exponentials.sum(axis=-1, keepdims=True)
     return exponentials
 
@@ -102,7 +103,7 @@ def attention(
     # A Python float, since dividing float32 by np.sqrt(head_dim) would give float64.
     scores *= head_dim**-0.5
     if new > 1:  # one query may see every key there is: nothing to mask
-        scores = np.where(np.tile(causal_mask(new, seen), (heads // kv_heads, 1)), scores, np.float32(-np.inf))
+        np.copyto(scores.reshape(kv_heads, -1, new, seen), -np.inf, where=~causal_mask(new, seen))
     mixed = softmax(scores) @ values.transpose(1, 0, 2)
     return mixed.reshape(kv_heads, -1, new, head_dim).transpose(2, 0, 1, 3).reshape(new, heads, head_dim)
 
