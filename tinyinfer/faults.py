@@ -16,7 +16,7 @@ import numpy as np
 from tinyinfer.model import numpy_ops
 from tinyinfer.model.cache import KVCache
 from tinyinfer.model.config import ModelConfig
-from tinyinfer.performance import metrics
+from tinyinfer.performance import cost, metrics
 from tinyinfer.serving import session as sessions
 from tinyinfer.serving.language_model import LanguageModel
 
@@ -182,4 +182,17 @@ def tpot_with_first_token():
 def tpot_divided_by_n():
     """TPOT divides by N tokens where there are N - 1 gaps (vLLM PR 17802)."""
     with _with_tpot(lambda timing, tokens: (timing.e2e_seconds - timing.ttft_seconds) / tokens):
+        yield
+
+
+@_fault("performance/test_cost.py::test_case_17_a_table_that_is_looked_up_costs_no_bytes_and_a_tied_one_is_read_once")
+def embedding_counted_as_streamed():
+    """A decode step is said to read the embedding look-up table as well (nanochat, 2.6 times too much for its d12)."""
+    right = cost.weight_bytes_read
+
+    def wrong(config, bytes_per_weight=2):
+        table = 0 if config.tied_head else config.vocab * config.model_dim
+        return right(config, bytes_per_weight) + table * bytes_per_weight
+
+    with patch.object(cost, "weight_bytes_read", wrong):
         yield

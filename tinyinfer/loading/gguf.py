@@ -1,6 +1,7 @@
-"""GGUF files, read through the `gguf` package: config from the header, weights dequantised, tokenizer rebuilt."""
+"""GGUF files: config from the header, weights dequantised by the `gguf` package, tokenizer rebuilt."""
 
-import struct
+import importlib.util
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors
 
 from tinyinfer.errors import BadInput
+from tinyinfer.loading.gguf_header import GGUFHeader, StoredTensor, read_header
 from tinyinfer.loading.tokenizer import Tokenizer
-from tinyinfer.model.config import ModelConfig
+from tinyinfer.model.config import ModelConfig, weight_shapes
 
 _LAYER_NAMES = {
     "attn_norm": "attention_norm",
@@ -27,7 +29,6 @@ _LAYER_NAMES = {
 }
 _NAMES = {"token_embd.weight": "embedding", "output_norm.weight": "final_norm", "output.weight": "head"}
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
-_SMALLEST_ENTRY = 8  # bytes that any header entry takes at least: bounds the counts that a header may claim
 
 # How text is split before byte-level BPE merges: the names that llama.cpp gives these rules (llama-vocab.cpp).
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -44,67 +45,67 @@ _SPLITS = {
 
 def read_gguf(path: Path) -> tuple[ModelConfig, dict[str, np.ndarray], Tokenizer]:
     """Config, float32 weights under our names, and the tokenizer that the header describes."""
-    try:
-        import gguf
-    except ImportError:
-        raise BadInput("GGUF files need the package gguf: pip install 'tinyinfer[gguf]'") from None
-    _check_start(path)
-    try:
-        reader = gguf.GGUFReader(path)
-        fields = {name: field.contents() for name, field in reader.fields.items()}
-        config = _read_config(path, fields, {tensor.name for tensor in reader.tensors})
-        weights = {}
-        for tensor in reader.tensors:
-            name = _our_name(tensor.name)
-            if name is None:
-                if tensor.name == "rope_freqs.weight":
-                    raise BadInput(f"{path}: rope_freqs.weight (scaled RoPE) in GGUF files is not supported")
-                raise BadInput(f"{path}: tensor {tensor.name} is not part of a {config.name} decoder")
-            try:
-                weights[name] = np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
-            except NotImplementedError:
-                raise BadInput(
-                    f"{path}: {tensor.name} has quantisation {tensor.tensor_type.name}, not supported"
-                ) from None
-        tokenizer = _read_tokenizer(path, fields)
-    except BadInput:
-        raise
-    # The reader trusts the header; a damaged one surfaces as whatever broke first.
-    except (
-        ValueError,
-        KeyError,
-        IndexError,
-        TypeError,
-        OverflowError,
-        UnicodeDecodeError,
-        OSError,
-        MemoryError,
-    ) as wrong:
-        raise BadInput(f"{path} is truncated or damaged: {type(wrong).__name__}: {wrong}") from None
-    if fields["general.architecture"] == "llama":
+    if importlib.util.find_spec("gguf") is None:
+        raise BadInput("GGUF files need the package gguf: pip install 'tinyinfer[gguf]'")
+    header = read_header(path)
+    config = _read_config(path, header.fields, {tensor.name for tensor in header.tensors})
+    tokenizer = _read_tokenizer(path, header.fields, config.bos_id)
+    weights = _read_weights(path, header, config)
+    if header.fields["general.architecture"] == "llama":
         _unpermute(config, weights)
     return config, weights, tokenizer
 
 
-def _check_start(path: Path) -> None:
-    """Magic, version and counts, before any of them is believed."""
+def _read_weights(path: Path, header: GGUFHeader, config: ModelConfig) -> dict[str, np.ndarray]:
+    if config.layers > len(header.tensors):  # asked before a name is made for each weight of each layer
+        raise BadInput(f"{path} holds {len(header.tensors)} tensors, too few for {config.layers} layers")
+    shapes, weights = weight_shapes(config), {}
+    left = len(header.data)  # tensors may not claim the same bytes again and again
+    for tensor in header.tensors:
+        name = _our_name(tensor.name)
+        if tensor.name == "rope_freqs.weight":
+            raise BadInput(f"{path}: rope_freqs.weight (scaled RoPE) in GGUF files is not supported")
+        if name not in shapes:
+            raise BadInput(f"{path}: tensor {tensor.name} is not part of a {config.name} decoder")
+        if name in weights:
+            raise BadInput(f"{path}: tensor {tensor.name} is there twice")
+        if tensor.shape != shapes[name]:
+            raise BadInput(f"{path}: tensor {tensor.name} has shape {tensor.shape}; the header asks for {shapes[name]}")
+        stored = _stored_bytes(path, header, tensor)
+        left -= stored.size
+        if left < 0:
+            raise BadInput(f"{path} is damaged: its tensors claim more bytes than it has")
+        weights[name] = _dequantise(path, tensor, stored)
+    return weights
+
+
+def _stored_bytes(path: Path, header: GGUFHeader, tensor: StoredTensor) -> np.ndarray:
+    """The tensor's bytes, row by row, shape (*rows, bytes of a row); nothing is copied yet."""
+    import gguf
+
     try:
-        with path.open("rb") as file:
-            start = file.read(24)
-    except FileNotFoundError:
-        raise BadInput(f"{path} does not exist") from None
-    except OSError as wrong:
-        raise BadInput(f"{path} cannot be read: {wrong}") from None
-    if start[:4] != b"GGUF":
-        raise BadInput(f"{path} begins with {start[:4]!r}; a GGUF file begins with b'GGUF'")
-    if len(start) < 24:
-        raise BadInput(f"{path} is truncated: {len(start)} bytes, less than the 24 of a GGUF header")
-    version, tensors, entries = struct.unpack("<IQQ", start[4:])
-    if version not in (2, 3):
-        raise BadInput(f"{path} is GGUF version {version}; supported are 2 and 3")
-    size = path.stat().st_size
-    if (tensors + entries) * _SMALLEST_ENTRY > size:
-        raise BadInput(f"{path} is truncated or damaged: {tensors} tensors and {entries} entries in {size} bytes")
+        block, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(tensor.quantisation)]
+    except (ValueError, KeyError):
+        raise BadInput(f"{path}: {tensor.name} has quantisation {tensor.quantisation}, not supported") from None
+    *rows, columns = tensor.shape
+    if columns % block:
+        raise BadInput(f"{path}: {tensor.name} has rows of {columns} numbers, not a multiple of its block of {block}")
+    shape = (*rows, columns // block * block_bytes)
+    size = math.prod(shape)
+    if tensor.start + size > len(header.data):
+        raise BadInput(f"{path} is truncated: {tensor.name} ends at byte {tensor.start + size} of {len(header.data)}")
+    return np.frombuffer(header.data, np.uint8, size, tensor.start).reshape(shape)
+
+
+def _dequantise(path: Path, tensor: StoredTensor, stored: np.ndarray) -> np.ndarray:
+    import gguf
+
+    kind = gguf.GGMLQuantizationType(tensor.quantisation)
+    try:
+        with np.errstate(all="ignore"):  # what is not finite is refused, by name, once everything is read
+            return np.array(gguf.quants.dequantize(stored, kind), dtype=np.float32)
+    except NotImplementedError:
+        raise BadInput(f"{path}: {tensor.name} has quantisation {kind.name}, not supported") from None
 
 
 def _our_name(name: str) -> str | None:
@@ -126,24 +127,23 @@ def _read_config(path: Path, fields: dict[str, Any], tensor_names: set[str]) -> 
         value = fields.get(f"{architecture}.{field}", default)
         if value is None:
             raise BadInput(f"{path}: the header has no field {architecture}.{field}")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise BadInput(f"{path}: {architecture}.{field} is {str(value)[:40]!r}; it must be a number")
         return value
 
-    scaling = read("rope.scaling.type", "none")
+    scaling = fields.get(f"{architecture}.rope.scaling.type", "none")
     if scaling != "none":
         raise BadInput(f"{path}: {architecture}.rope.scaling.type is {scaling!r}; supported is none")
-    if read("expert_count", 0):
-        raise BadInput(
-            f"{path}: {architecture}.expert_count is {read('expert_count')}; mixtures of experts are not supported"
-        )
+    if experts := read("expert_count", 0):
+        raise BadInput(f"{path}: {architecture}.expert_count is {experts}; mixtures of experts are not supported")
+    pieces = fields.get("tokenizer.ggml.tokens")
+    if not isinstance(pieces, list) or not all(isinstance(piece, str) for piece in pieces):
+        raise BadInput(f"{path}: tokenizer.ggml.tokens is missing or no list of texts")
     heads, model_dim = read("attention.head_count"), read("embedding_length")
-    if not isinstance(heads, int) or heads < 1:
-        raise BadInput(f"{path}: {architecture}.attention.head_count is {heads!r}; it must be at least 1")
-    head_dim = read("attention.key_length", model_dim // heads)
-    rotated = read("rope.dimension_count", head_dim)
-    if rotated != head_dim:
-        raise BadInput(
-            f"{path}: {architecture}.rope.dimension_count is {rotated}, head_dim {head_dim}; they must be equal"
-        )
+    head_dim = read("attention.key_length", model_dim // max(heads, 1))
+    for field in ("rope.dimension_count", "attention.value_length"):
+        if read(field, head_dim) != head_dim:
+            raise BadInput(f"{path}: {architecture}.{field} is {read(field)}, head_dim {head_dim}; they must be equal")
     end_of_text = fields.get("tokenizer.ggml.eos_token_id")
     return ModelConfig(
         name=str(fields.get("general.name", path.stem)),
@@ -153,7 +153,7 @@ def _read_config(path: Path, fields: dict[str, Any], tensor_names: set[str]) -> 
         kv_heads=read("attention.head_count_kv", heads),
         head_dim=head_dim,
         ffn_dim=read("feed_forward_length"),
-        vocab=len(fields["tokenizer.ggml.tokens"]),
+        vocab=len(pieces),
         max_context=read("context_length"),
         rope_base=float(read("rope.freq_base", 10_000.0)),
         rms_eps=float(read("attention.layer_norm_rms_epsilon")),
@@ -161,7 +161,7 @@ def _read_config(path: Path, fields: dict[str, Any], tensor_names: set[str]) -> 
         qkv_bias="blk.0.attn_q.bias" in tensor_names,
         output_bias="blk.0.attn_output.bias" in tensor_names,
         qk_norm="blk.0.attn_q_norm.weight" in tensor_names,
-        sliding_window=fields.get(f"{architecture}.attention.sliding_window") or None,
+        sliding_window=read("attention.sliding_window", 0) or None,
         bos_id=fields.get("tokenizer.ggml.bos_token_id"),
         eos_ids=() if end_of_text is None else (end_of_text,),
     )
@@ -181,26 +181,27 @@ def _unpermute(config: ModelConfig, weights: dict[str, np.ndarray]) -> None:
             weights[name] = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(array.shape)
 
 
-def _read_tokenizer(path: Path, fields: dict[str, Any]) -> Tokenizer:
+def _read_tokenizer(path: Path, fields: dict[str, Any], bos_id: int | None) -> Tokenizer:
     kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     if kind != "gpt2":
         raise BadInput(f"{path}: tokenizer.ggml.model is {kind!r}; supported is 'gpt2' (byte-level BPE)")
     if split not in _SPLITS:
         raise BadInput(f"{path}: tokenizer.ggml.pre is {split!r}; supported: {', '.join(_SPLITS)}")
-    pieces, merges = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.merges"]
-    inner = tokenizers.Tokenizer(
-        models.BPE(
-            {piece: index for index, piece in enumerate(pieces)}, [tuple(merge.split(" ", 1)) for merge in merges]
-        )
-    )
+    pieces = fields["tokenizer.ggml.tokens"]
+    kinds = fields.get("tokenizer.ggml.token_type") or [1] * len(pieces)
+    control = 3  # gguf.TokenType.CONTROL
+    try:
+        merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
+        inner = tokenizers.Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, merges))
+        inner.add_special_tokens([piece for piece, kind in zip(pieces, kinds, strict=True) if kind == control])
+    except Exception as wrong:  # the library raises bare Exception, for instance for a merge of unknown pieces
+        raise BadInput(f"{path}: the tokenizer in the header cannot be used: {wrong!r}") from None
     rules = [pre_tokenizers.Split(Regex(rule), "isolated") for rule in _SPLITS[split]]
     inner.pre_tokenizer = pre_tokenizers.Sequence([*rules, pre_tokenizers.ByteLevel(False, use_regex=False)])
     inner.decoder = decoders.ByteLevel()
-    control = 3  # gguf.TokenType.CONTROL
-    kinds = fields.get("tokenizer.ggml.token_type") or [1] * len(pieces)
-    inner.add_special_tokens([piece for piece, kind in zip(pieces, kinds, strict=True) if kind == control])
-    if fields.get("tokenizer.ggml.add_bos_token") and (bos := fields.get("tokenizer.ggml.bos_token_id")) is not None:
+    if fields.get("tokenizer.ggml.add_bos_token") and bos_id is not None:
         inner.post_processor = processors.TemplateProcessing(
-            single=f"{pieces[bos]} $A", special_tokens=[(pieces[bos], bos)]
+            single=f"{pieces[bos_id]} $A", special_tokens=[(pieces[bos_id], bos_id)]
         )
-    return Tokenizer(inner, fields.get("tokenizer.chat_template"))
+    template = fields.get("tokenizer.chat_template")
+    return Tokenizer(inner, template if isinstance(template, str) else None)

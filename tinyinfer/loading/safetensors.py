@@ -71,7 +71,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
         tensors = safetensors.deserialize(path.read_bytes())
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
-    except (safetensors.SafetensorError, OSError) as wrong:
+    except (safetensors.SafetensorError, OSError, ValueError) as wrong:
         raise BadInput(f"{path} is not a whole safetensors file: {wrong}") from None
     return {name: _as_float32(path, name, tensor) for name, tensor in tensors}
 
@@ -83,7 +83,8 @@ def _as_float32(path: Path, name: str, tensor: dict) -> np.ndarray:
     numpy_types = {"F16": np.float16, "F32": np.float32, "F64": np.float64}
     if dtype not in numpy_types:
         raise BadInput(f"{path}: tensor {name} has dtype {dtype}; supported are F64, F32, F16 and BF16")
-    return np.frombuffer(raw, numpy_types[dtype]).astype(np.float32).reshape(tensor["shape"])
+    with np.errstate(over="ignore"):  # a float64 too large becomes infinite, and is refused by name with the others
+        return np.frombuffer(raw, numpy_types[dtype]).astype(np.float32).reshape(tensor["shape"])
 
 
 def _weight_files(folder: Path) -> list[Path]:

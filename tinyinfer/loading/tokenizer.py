@@ -1,6 +1,7 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
 import tokenizers
+from tokenizers import decoders, pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
 from tinyinfer.errors import BadInput
@@ -13,6 +14,7 @@ class Tokenizer:
         self.inner = inner
         self.chat_template = chat_template
         self._unknown_id = _unknown_id(inner)
+        self._missing_bytes = _missing_bytes(inner)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of `text`; with `special`, whatever the tokenizer itself puts around a text (often a bos)."""
@@ -22,6 +24,9 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as wrong:
             raise BadInput(f"the prompt holds {text[wrong.start]!r}, which is no character of Unicode text") from None
+        for character in dict.fromkeys(text if self._missing_bytes else ""):
+            if not self._missing_bytes.isdisjoint(_as_byte_characters(character)):
+                raise BadInput(f"the tokenizer does not know {character!r}: it has no piece for one of its bytes")
         encoding = self.inner.encode(text, add_special_tokens=special)
         if self._unknown_id is not None and self._unknown_id in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self._unknown_id)]
@@ -78,3 +83,16 @@ class TextStream:
 def _unknown_id(inner: tokenizers.Tokenizer) -> int | None:
     unknown = getattr(inner.model, "unk_token", None)
     return inner.token_to_id(unknown) if isinstance(unknown, str) else None
+
+
+def _missing_bytes(inner: tokenizers.Tokenizer) -> set[str]:
+    """Bytes that a byte-level vocabulary lacks, in its own letters: the library drops them without a word."""
+    if not isinstance(inner.decoder, decoders.ByteLevel):
+        return set()
+    return {letter for letter in pre_tokenizers.ByteLevel.alphabet() if inner.token_to_id(letter) is None}
+
+
+def _as_byte_characters(text: str) -> str:
+    """Each UTF-8 byte of `text` as the letter by which byte-level BPE calls it."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return "".join(letters for letters, _ in split.pre_tokenize_str(text))

@@ -1,5 +1,6 @@
 """The numbers that define a Llama-family decoder, and the name and shape of every weight they imply."""
 
+import math
 from dataclasses import dataclass
 
 from tinyinfer.errors import BadInput
@@ -16,6 +17,10 @@ class RopeScaling:
     low_freq_factor: float
     high_freq_factor: float
     original_context: int
+
+    def __post_init__(self) -> None:
+        if not (self.factor > 0 and 0 < self.low_freq_factor < self.high_freq_factor and self.original_context > 0):
+            raise BadInput(f"config: {self}; all must be positive and low_freq_factor below high_freq_factor")
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,16 @@ class ModelConfig:
             raise BadInput(f"config: heads ({self.heads}) must be a multiple of kv_heads ({self.kv_heads})")
         if self.head_dim % 2:
             raise BadInput(f"config field head_dim is {self.head_dim}; RoPE rotates pairs, so it must be even")
-        if not self.rms_eps >= 0 or not self.rope_base > 0:
+        if not 0 <= self.rms_eps < math.inf or not 0 < self.rope_base < math.inf:
             raise BadInput(
                 f"config: rms_eps is {self.rms_eps} and rope_base is {self.rope_base}; both must be positive"
             )
+        for token_id in (*self.eos_ids, *(() if self.bos_id is None else (self.bos_id,))):
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or token_id < 0:
+                raise BadInput(f"config: bos or eos token id is {token_id!r}; it must be a whole number of at least 0")
+        window = self.sliding_window
+        if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window < 1):
+            raise BadInput(f"config field sliding_window is {window!r}; it must be a whole number of at least 1")
 
     @property
     def group(self) -> int:
@@ -118,6 +129,11 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
             raise BadInput(f"config.json: {field} is {value!r}; it must be a whole number of at least 1")
         return value
 
+    def number(field: str, value) -> float:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e30:
+            raise BadInput(f"config.json: {field} is {value!r}; it must be a number")
+        return float(value)
+
     def refuse_unless(field: str, value, allowed) -> None:
         if value not in allowed:
             choices = ", ".join(map(repr, allowed))
@@ -130,22 +146,24 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
     for experts in ("num_experts", "num_local_experts"):
         refuse_unless(experts, fields.get(experts) or 0, (0,))
     refuse_unless("quantization_config", fields.get("quantization_config"), (None,))
-    refuse_unless("partial_rotary_factor", fields.get("partial_rotary_factor") or 1.0, (1.0,))
     refuse_unless("pretraining_tp", fields.get("pretraining_tp", 1), (1,))
 
     # transformers 5 writes both under rope_parameters; older files have rope_theta and rope_scaling.
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or any(isinstance(value, dict) for value in rope.values()):
+        raise BadInput(f"config.json: the RoPE parameters are {rope!r}; one flat object for all layers is supported")
+    for place in (fields, rope):
+        refuse_unless("partial_rotary_factor", place.get("partial_rotary_factor") or 1.0, (1.0,))
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     refuse_unless("rope_type", rope_type, ("default", "llama3"))
     scaling = None
     if rope_type == "llama3":
         try:
-            scaling = RopeScaling(
-                float(rope["factor"]),
-                float(rope["low_freq_factor"]),
-                float(rope["high_freq_factor"]),
-                int(rope["original_max_position_embeddings"]),
+            factor, low, high, original = (
+                number(field, rope[field])
+                for field in ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
             )
+            scaling = RopeScaling(factor, low, high, int(original))
         except KeyError as missing:
             raise BadInput(f"config.json: rope_type llama3 needs the field {missing}") from None
 
@@ -153,8 +171,8 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
     window = fields.get("sliding_window")
     if family.startswith("qwen") and not fields.get("use_sliding_window", False):
         window = None
-    layer_types = fields.get("layer_types") or []
-    if layer_types and "sliding_attention" not in layer_types:
+    layer_types = fields.get("layer_types")
+    if isinstance(layer_types, list) and "sliding_attention" not in layer_types:
         window = None
     eos = fields.get("eos_token_id")
     heads = need_size("num_attention_heads")
@@ -168,9 +186,9 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
         ffn_dim=need_size("intermediate_size"),
         vocab=need_size("vocab_size"),
         max_context=need_size("max_position_embeddings"),
-        rope_base=float(rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0),
+        rope_base=number("rope_theta", rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0),
         rope_scaling=scaling,
-        rms_eps=float(fields.get("rms_norm_eps", 1e-6)),
+        rms_eps=number("rms_norm_eps", fields.get("rms_norm_eps", 1e-6)),
         tied_head=bool(fields.get("tie_word_embeddings", False)),
         qkv_bias=_FAMILIES[family] or attention_bias,
         output_bias=attention_bias and family != "qwen2",

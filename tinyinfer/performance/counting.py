@@ -16,10 +16,9 @@ class Tally:
 
     flops: int = 0
     matrix_products: int = 0
-    copied_bytes: int = 0
 
     def reset(self) -> None:
-        self.flops = self.matrix_products = self.copied_bytes = 0
+        self.flops = self.matrix_products = 0
 
 
 class CountingArray(np.ndarray):
@@ -43,6 +42,11 @@ class CountingArray(np.ndarray):
         if out is not None:
             return out[0]
         return count_into(tally, result) if isinstance(result, np.ndarray) else result
+
+    def __array_function__(self, function, types, args, kwargs):
+        result = super().__array_function__(function, types, args, kwargs)
+        # np.concatenate and its kin make plain arrays, from which nothing would be counted any more.
+        return count_into(self.tally, result) if isinstance(result, np.ndarray) else result
 
 
 def count_into(tally: Tally | None, array: np.ndarray) -> CountingArray:

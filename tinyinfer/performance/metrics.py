@@ -112,7 +112,7 @@ def closed_loop_throughput(concurrency: int, output_tokens: int, ttft_seconds: f
 
 
 def mean_tpot(timings: Iterable[Timing]) -> float | None:
-    """Mean over *requests*, in seconds: a short answer weighs as much as a long one. None when no request has a TPOT."""
+    """Mean over *requests*, in seconds: a short answer weighs as much as a long one. None if none has a TPOT."""
     return _mean([timing.tpot_seconds for timing in timings if timing.tpot_seconds is not None])
 
 

@@ -1,8 +1,7 @@
 """Shapes of published models by name: enough to count their parameters, FLOPs and bytes without downloading them.
 
-The dimensions are those of each model's own `config.json`. Those of Llama, Mistral and Qwen2.5-7B were compared with
-gpt-fast's `model.py` and with the published file; those of the smaller Qwen and SmolLM2 models are held in place by
-their published parameter counts.
+Sources: gpt-fast's `model.py` for Llama and Mistral; for Qwen and SmolLM2 the sizes that their authors published, which a
+test compares with a table of parameter counts.
 """
 
 from tinyinfer.errors import BadInput, suggestion

@@ -1,0 +1,62 @@
+"""Formulas against runs: the counter sees shapes only and shares no code with `cost.py`."""
+
+import numpy as np
+import pytest
+
+from tinyinfer.performance.cost import cached_generation_cost, decode_cost, naive_generation_cost, prefill_cost
+from tinyinfer.performance.counting import counted
+
+
+@pytest.fixture(scope="module")
+def watched(tang):
+    return counted(tang)
+
+
+@pytest.mark.parametrize(("past", "new"), [(0, 1), (0, 13), (7, 5)])
+def test_a_dense_masked_prefill_does_the_full_square(watched, past, new):
+    model, tally = watched
+    session = model.start(past + new)
+    if past:
+        session.prefill([5] * past)
+    tally.reset()
+    session.prefill([6] * new)
+    assert tally.flops == prefill_cost(model.config, new, past, attention="full_square", logits="last").flops
+
+
+def test_a_decode_step_counts_its_own_token_among_the_keys(watched):
+    model, tally = watched
+    session = model.start(12)
+    session.prefill([5] * 11)
+    tally.reset()
+    session.decode_step(6)
+    assert tally.flops == decode_cost(model.config, context=12).flops
+    assert tally.matrix_products == decode_cost(model.config, context=12).launches
+
+
+def test_the_naive_loops_do_exact_causal_attention_and_all_logits(watched):
+    model, tally = watched
+    tally.reset()
+    model.logits([5] * 13)
+    assert tally.flops == prefill_cost(model.config, 13, attention="exact_causal", logits="all").flops
+
+
+def test_a_whole_answer_naive_and_cached(watched):
+    model, tally = watched
+    prompt, new_tokens = [5, 6, 7, 8], 6
+    tally.reset()
+    ids = list(prompt)
+    for _ in range(new_tokens):
+        ids.append(int(np.argmax(model.logits(ids)[-1])))
+    naive = tally.flops
+    tally.reset()
+    session = model.start(len(prompt) + new_tokens - 1)
+    session.prefill(prompt)
+    for token_id in ids[4:-1]:
+        session.decode_step(token_id)
+    masked_pairs = 4 * 3 // 2  # the dense prefill also multiplies what its mask then drops
+    extra = masked_pairs * 4 * model.config.heads * model.config.head_dim * model.config.layers
+    assert tally.flops == cached_generation_cost(model.config, 4, new_tokens).flops + extra
+    assert naive > 4 * tally.flops
+    expected = naive_generation_cost(model.config, 4, new_tokens).flops
+    # The naive function turns every row into logits; the formula counts the last row only.
+    assert naive == expected + sum(2 * model.config.model_dim * model.config.vocab * (n - 1) for n in range(4, 10))
