@@ -22,7 +22,8 @@ POEMS = (
     "白日依山尽，黄河入海流。欲穷千里目，更上一层楼。写诗秋天的诗"
     "春眠不觉晓处处闻啼鸟夜来风雨声花落知多少床前明月光疑是地上霜举头望低头思故乡"
 )
-SIGNS = "，。！？；：、“”（）《》"
+TERMS = "大语言模型推理预填充解码注意力查询键值缓存词元分词器嵌入层归一化采样温度显存带宽算力吞吐延迟首字批处理"
+SIGNS = "、。《》“”" + "".join(map(chr, range(0xFF01, 0xFF5F)))  # all full-width forms of ASCII
 
 
 def is_chinese(character: str) -> bool:
@@ -56,7 +57,7 @@ def make(source: Path) -> None:
     options.name_IDs = [0, 1, 2, 3, 4, 5, 6, 13, 14]
     font = TTFont(source, recalcTimestamp=False)
     cutter = subset.Subsetter(options)
-    wanted = used_characters() | set(filter(is_chinese, model_characters())) | set(POEMS + SIGNS)
+    wanted = used_characters() | set(filter(is_chinese, model_characters())) | set(POEMS + TERMS + SIGNS)
     if missing := wanted - set(map(chr, font.getBestCmap())):
         sys.exit(f"the source font lacks {''.join(sorted(missing))}")
     cutter.populate(text="".join(sorted(wanted)))

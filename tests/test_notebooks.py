@@ -1,4 +1,4 @@
-"""What strict nbval cannot see by itself: cells without a count are run but not compared, and a red cell must be red."""
+"""What strict nbval cannot see by itself: a cell without a count is run but not compared; a red cell must be red."""
 
 import os
 import subprocess
@@ -33,7 +33,17 @@ def run_nbval(folder: Path, source: str, stored: str) -> subprocess.CompletedPro
     output = nbformat.v4.new_output("stream", name="stdout", text=stored)
     cell = nbformat.v4.new_code_cell(source, execution_count=1, outputs=[output])
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "page.ipynb")
-    command = "-m pytest --nbval --nbval-current-env -p no:cacheprovider -c /dev/null page.ipynb".split()
+    command = [
+        "-m",
+        "pytest",
+        "--nbval",
+        "--nbval-current-env",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        "/dev/null",
+        "page.ipynb",
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
     return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
 

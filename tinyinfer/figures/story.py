@@ -68,7 +68,9 @@ def _draw_block(axes: Axes, call: Call, left: float, width: float) -> None:
     box = "round,pad=0,rounding_size=1.2"
     axes.add_patch(FancyBboxPatch((left, bottom), width, height, boxstyle=box, facecolor=colour, edgecolor="none"))
     middle = left + width / 2
-    axes.text(middle, bottom + height - 3.6, call.phase, color="white", weight="bold", ha="center", va="center")
+    axes.text(
+        middle, bottom + height - 3.6, call.phase, color="white", weight="bold", fontsize=13, ha="center", va="center"
+    )
     for index, token in enumerate(call.reads):
         x = middle + (index - (len(call.reads) - 1) / 2) * 7.0
         _draw_token(axes, x, bottom + 6.2, token, "white")
@@ -85,7 +87,7 @@ def _draw_token(axes: Axes, x: float, y: float, token: str, face: str, edge: str
     axes.add_patch(
         FancyBboxPatch(corner, size, size * 1.24, boxstyle=box, facecolor=face, edgecolor=edge, linewidth=1.5)
     )
-    axes.text(x, y, token, fontsize=15, ha="center", va="center_baseline")
+    axes.text(x, y, token, fontsize=17, ha="center", va="center_baseline")
 
 
 def _draw_feedback(axes: Axes, end: float, following: Call) -> None:
@@ -104,7 +106,7 @@ def _draw_rows(axes: Axes, call: Call, left: float, width: float) -> None:
     for row, token in enumerate(call.rows):
         y = _ROWS_TOP - (row + 1) * _ROW
         written = row >= kept
-        axes.text(left + 1.6, y + _ROW / 2, token, fontsize=11, ha="center", va="center_baseline")
+        axes.text(left + 1.6, y + _ROW / 2, token, fontsize=13, ha="center", va="center_baseline")
         for column, name in enumerate("KV"):
             cell = Rectangle(
                 (left + 3.6 + column * 4.9, y + 0.3),
@@ -117,7 +119,7 @@ def _draw_rows(axes: Axes, call: Call, left: float, width: float) -> None:
             axes.add_patch(cell)
             if written:
                 axes.text(
-                    left + 5.85 + column * 4.9, y + _ROW / 2, name, fontsize=9, color="white", weight="bold",
+                    left + 5.85 + column * 4.9, y + _ROW / 2, name, fontsize=10, color="white", weight="bold",
                     ha="center", va="center_baseline",
                 )  # fmt: skip
 
@@ -125,7 +127,7 @@ def _draw_rows(axes: Axes, call: Call, left: float, width: float) -> None:
 def _draw_time(axes: Axes, ends: list[float]) -> None:
     arrow = {"arrowstyle": "-|>", "color": LIMIT, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (100, _AXIS), (_LEFT, _AXIS), arrowprops=arrow)
-    axes.text(100, _AXIS + 1.2, "time", ha="right", va="bottom", fontsize=11)
+    axes.text(100, _AXIS + 1.2, "time", ha="right", va="bottom", fontsize=12)
     for x in (_LEFT, *ends):
         axes.plot([x, x], [_AXIS - 1, _AXIS + 1], color=LIMIT, linewidth=1.2)
     _draw_span(axes, _LEFT, ends[0], PREFILL)
@@ -141,22 +143,22 @@ def _draw_span(axes: Axes, start: float, end: float, colour: str) -> None:
 
 
 def _draw_name(axes: Axes, x: float, name: str, words: str, colour: str) -> None:
-    axes.text(x, _AXIS - 6, name, color=colour, weight="bold", ha="center", va="top")
-    axes.text(x, _AXIS - 10.2, words, color=colour, ha="center", va="top", fontsize=11)
+    axes.text(x, _AXIS - 6, name, color=colour, weight="bold", fontsize=13, ha="center", va="top")
+    axes.text(x, _AXIS - 10.2, words, color=colour, ha="center", va="top", fontsize=12)
 
 
 def _draw_words(axes: Axes, prompt: str) -> None:
-    axes.text(_LEFT, _ANSWER, f"prompt  {prompt}", va="center_baseline", fontsize=13)
+    axes.text(_LEFT, _ANSWER, f"prompt  {prompt}", va="center_baseline", fontsize=14)
     arrow = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.8, "shrinkA": 0, "shrinkB": 0}
     axes.annotate("", (_LEFT + 4.4, sum(_BLOCK) + 0.3), (_LEFT + 4.4, _ANSWER - 4.0), arrowprops=arrow)
     y = _ROWS_TOP + 4.4
-    axes.text(_LEFT, y, "KV cache after each call", va="center_baseline", weight="bold")
-    for x, face, words in ((55, KV_CACHE, "written now"), (78, "white", "kept")):
+    axes.text(_LEFT, y, "KV cache after each call", va="center_baseline", weight="bold", fontsize=13)
+    for x, face, words in ((57, KV_CACHE, "written now"), (82.5, "white", "kept")):
         swatch = Rectangle((x, y - 2.0), 4.5, _ROW - 0.6, facecolor=face, edgecolor=KV_CACHE, linewidth=1.2)
         axes.add_patch(swatch)
-        axes.text(x + 5.8, y, words, va="center_baseline", fontsize=11)
+        axes.text(x + 5.8, y, words, va="center_baseline", fontsize=12)
     note = "one row of K and V\nper token, in every layer"
-    axes.text(_LEFT, _ROWS_TOP - 7 * _ROW, note, va="center", fontsize=11, linespacing=1.3)
+    axes.text(_LEFT, _ROWS_TOP - 7 * _ROW, note, va="center", fontsize=12, linespacing=1.3)
 
 
 if __name__ == "__main__":

@@ -136,9 +136,9 @@ def _download(name: str) -> Path:
             f"unknown model {name!r}: no such folder or file, and not a name among {', '.join(known)} or a hub id "
             f"(owner/name).{suggestion(name, known)}"
         )
-    from huggingface_hub import snapshot_download
-
     try:
+        from huggingface_hub import snapshot_download
+
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.jinja"]))
     except Exception as wrong:  # offline, not found, gated: the library's many kinds all mean that it is not to be had
         reason = str(wrong).strip().splitlines()[0] if str(wrong).strip() else type(wrong).__name__

@@ -144,6 +144,9 @@ def _read_config(path: Path, fields: dict[str, Any], tensor_names: set[str]) -> 
     for field in ("rope.dimension_count", "attention.value_length"):
         if read(field, head_dim) != head_dim:
             raise BadInput(f"{path}: {architecture}.{field} is {read(field)}, head_dim {head_dim}; they must be equal")
+    for field in ("tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"):
+        if (token_id := fields.get(field)) is not None and token_id not in range(len(pieces)):
+            raise BadInput(f"{path}: {field} is {token_id!r}; the vocabulary has {len(pieces)} tokens")
     end_of_text = fields.get("tokenizer.ggml.eos_token_id")
     return ModelConfig(
         name=str(fields.get("general.name", path.stem)),

@@ -33,7 +33,7 @@ _STRING, _ARRAY = 8, 9
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as it lies in the file: `shape` in NumPy's order, `quantisation` as ggml numbers it, `start` in bytes."""
+    """A tensor as it lies in the file: `shape` in NumPy's order, `quantisation` in ggml's numbers, `start` in bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -80,7 +80,8 @@ def read_header(path: Path) -> GGUFHeader:
     if not isinstance(alignment, int) or alignment < 1:
         raise BadInput(f"{path}: general.alignment is {alignment!r}; it must be a whole number of at least 1")
     first = math.ceil(cursor.offset / alignment) * alignment
-    return GGUFHeader(fields, [StoredTensor(*place, first + offset) for *place, offset in places], data)
+    tensors = [StoredTensor(name, shape, kind, first + offset) for name, shape, kind, offset in places]
+    return GGUFHeader(fields, tensors, data)
 
 
 class _Damaged(Exception):

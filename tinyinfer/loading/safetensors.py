@@ -43,7 +43,7 @@ def read_json(path: Path) -> dict:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, OSError) as wrong:
+    except (ValueError, RecursionError, OSError) as wrong:
         raise BadInput(f"{path} is not readable JSON: {wrong}") from None
     if not isinstance(value, dict):
         raise BadInput(f"{path} holds {type(value).__name__}; a JSON object is needed")

@@ -46,7 +46,6 @@ class Tokenizer:
         if self.chat_template is None:
             raise BadInput("this model has no chat template; leave out --chat")
         try:
-            from jinja2 import TemplateError
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError:
             raise BadInput("chat templates need the package jinja2: pip install 'tinyinfer[chat]'") from None
@@ -55,7 +54,7 @@ class Tokenizer:
         try:
             template = environment.from_string(self.chat_template)
             return template.render(messages=messages, add_generation_prompt=True, bos_token="", eos_token="")
-        except TemplateError as wrong:
+        except Exception as wrong:  # a template is a program: it can fail in any way
             raise BadInput(f"the model's chat template cannot be used: {wrong}") from None
 
 

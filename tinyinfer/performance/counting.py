@@ -18,6 +18,7 @@ class Tally:
     matrix_products: int = 0
 
     def reset(self) -> None:
+        """Begin to count from zero."""
         self.flops = self.matrix_products = 0
 
 

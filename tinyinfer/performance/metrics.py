@@ -36,6 +36,7 @@ class ServedRequest:
 
     @property
     def timing(self) -> Timing:
+        """The times of this request, as its client saw them."""
         return timing_from_timestamps(self.start_seconds, self.token_seconds, self.output_tokens)
 
 

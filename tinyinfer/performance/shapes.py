@@ -1,7 +1,7 @@
 """Shapes of published models by name: enough to count their parameters, FLOPs and bytes without downloading them.
 
-Sources: gpt-fast's `model.py` for Llama and Mistral; for Qwen and SmolLM2 the sizes that their authors published, which a
-test compares with a table of parameter counts.
+Sources: gpt-fast's `model.py` for Llama and Mistral; for Qwen and SmolLM2 the sizes that their authors published, which
+a test compares with a table of parameter counts.
 """
 
 from tinyinfer.errors import BadInput, suggestion

@@ -78,8 +78,8 @@ class LanguageModel:
         started = time.perf_counter()
         sampling = Sampling(temperature, top_k, top_p, seed)
         prompt_ids = self._prompt_ids(prompt)
-        if max_new_tokens < 1:
-            raise BadInput(f"max_new_tokens is {max_new_tokens}; it must be at least 1")
+        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+            raise BadInput(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number of at least 1")
         slots = len(prompt_ids) + max_new_tokens - 1
         if slots > self.config.max_context:
             raise BadInput(
@@ -113,5 +113,7 @@ class LanguageModel:
         )
 
     def _prompt_ids(self, prompt: str | Sequence[int]) -> list[int]:
+        if not isinstance(prompt, (str, Sequence, np.ndarray)):
+            raise BadInput(f"the prompt is {prompt!r}; it must be text or a sequence of token ids")
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         return check_token_ids(ids, self.config.vocab).tolist()

@@ -15,6 +15,8 @@ class Session:
 
     def __init__(self, decoder: Llama, capacity: int):
         config = decoder.config
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+            raise BadInput(f"capacity is {capacity!r}; it must be a whole number of at least 1")
         if capacity > config.max_context:
             raise BadInput(f"capacity is {capacity}; model {config.name} reads at most {config.max_context} tokens")
         if config.sliding_window is not None and capacity > config.sliding_window:
