@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache
 
 import tinyinfer
 from tinyinfer.loading.checkpoint import smollm2_path
@@ -28,14 +28,15 @@ def time_transformers(model, prompt_ids: list[int], new_tokens: int) -> tuple[fl
     """TTFT and gaps of the same greedy request in transformers, its own cache, logits of the last row only."""
     with torch.inference_mode():
         started = time.perf_counter()
-        answer = model(input_ids=torch.tensor([prompt_ids]), use_cache=True, logits_to_keep=1)
+        cache = DynamicCache(config=model.config)
+        answer = model(input_ids=torch.tensor([prompt_ids]), cache=cache, logits_to_keep=1)
         moments = []
         for step in range(new_tokens):
             token = answer.logits[:, -1:].argmax(-1)
             int(token)
             moments.append(time.perf_counter())
             if step + 1 < new_tokens:
-                answer = model(input_ids=token, past_key_values=answer.past_key_values, use_cache=True)
+                answer = model(input_ids=token, cache=cache)
     return moments[0] - started, np.diff(moments).tolist()
 
 

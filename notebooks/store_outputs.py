@@ -12,7 +12,12 @@ from nbclient import NotebookClient
 def store(path: str) -> None:
     notebook = nbformat.read(path, 4)
     NotebookClient(
-        notebook, timeout=600, record_timing=False, kernel_name="python3", resources={"metadata": {"path": "notebooks"}}
+        notebook,
+        timeout=600,
+        record_timing=False,
+        coalesce_streams=True,
+        kernel_name="python3",
+        resources={"metadata": {"path": "notebooks"}},
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)

@@ -380,6 +380,14 @@ def test_a_huge_array_in_a_gguf_header_is_refused(tmp_path, kind):
         tinyinfer.load(path)
 
 
+def test_a_huge_number_of_layers_in_a_gguf_header_is_refused(gguf_bytes, tmp_path):
+    place = gguf_bytes.index(b"llama.block_count") + len(b"llama.block_count") + 4
+    path = tmp_path / "layers.gguf"
+    path.write_bytes(gguf_bytes[:place] + struct.pack("<I", 2**32 - 1) + gguf_bytes[place + 4 :])
+    with pytest.raises(BadInput, match=r"holds 21 tensors, too few for 4294967295 layers"):
+        tinyinfer.load(path)
+
+
 def test_tensors_that_claim_the_same_bytes_again_and_again_are_refused(gguf_bytes, tmp_path):
     path = tmp_path / "overlap.gguf"
     path.write_bytes(gguf_bytes)

@@ -76,7 +76,7 @@ def test_fields_of_every_type_are_read_as_the_gguf_package_reads_them(tmp_path):
     writer.add_array("a.texts", ["白", "", "th"])
     writer.add_array("a.numbers", [-3, 5, 70_000])
     writer.add_array("a.fractions", [0.25, 1.5])
-    writer.add_custom_alignment(64)
+    writer.add_custom_alignment(1024)
     writer.add_tensor("a", np.arange(7, dtype=np.float32))
     writer.add_tensor("b", np.arange(15, dtype=np.float32).reshape(5, 3))
     writer.write_header_to_file()

@@ -50,6 +50,13 @@ def test_a_chunk_after_a_prefix_sees_the_prefix_and_its_own_past():
     np.testing.assert_allclose(chunk, whole[7:], atol=1e-6)
 
 
+def test_many_rows_in_blocks_give_what_one_block_gives():
+    past, new = 37, 2 * ops.ROWS_PER_BLOCK + 19
+    queries, keys, values = random(new, 6, 10), random(past + new, 2, 10), random(past + new, 2, 10)
+    expected = ops.attend_block(queries, keys, values)
+    np.testing.assert_allclose(ops.attention(queries, keys, values), expected, atol=1e-6)
+
+
 def test_one_query_attends_every_key():
     values = np.eye(5, dtype=np.float32)[:, None]
     weights = ops.attention(np.zeros((1, 1, 5), np.float32), np.zeros((5, 1, 5), np.float32), values)

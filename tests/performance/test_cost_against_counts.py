@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tinyinfer.model import numpy_ops
 from tinyinfer.performance.cost import cached_generation_cost, decode_cost, naive_generation_cost, prefill_cost
 from tinyinfer.performance.counting import counted
 
@@ -21,6 +22,16 @@ def test_a_dense_masked_prefill_does_the_full_square(watched, past, new):
     tally.reset()
     session.prefill([6] * new)
     assert tally.flops == prefill_cost(model.config, new, past, attention="full_square", logits="last").flops
+
+
+def test_a_long_prefill_computes_each_block_up_to_its_last_row(watched):
+    model, tally = watched
+    rows, new = numpy_ops.ROWS_PER_BLOCK, 2 * numpy_ops.ROWS_PER_BLOCK - 9
+    tally.reset()
+    model.start(new).prefill([6] * new)
+    exact = prefill_cost(model.config, new, attention="exact_causal").flops
+    pairs_too_many = rows * rows + (new - rows) * new - new * (new + 1) // 2
+    assert tally.flops - exact == pairs_too_many * 4 * model.config.heads * model.config.head_dim * model.config.layers
 
 
 def test_a_decode_step_counts_its_own_token_among_the_keys(watched):

@@ -6,6 +6,7 @@ import pytest
 import tinyinfer
 from tinyinfer import BadInput
 from tinyinfer.model.llama import Llama
+from tinyinfer.serving import language_model
 
 POEM = "尽，黄河入海流。欲穷千里目，更上一层楼。"
 
@@ -95,7 +96,7 @@ def test_generation_stops_at_the_end_token_and_does_not_say_it(endless, tang, fo
     assert end not in free.token_ids[:3]
     forwards.clear()
     ended = tinyinfer.LanguageModel(
-        tinyinfer.ModelConfig(**{**vars(tang.config), "eos_ids": (2501, end)}),
+        tinyinfer.ModelConfig(**{**vars(tang.config), "eos_ids": (0, end)}),
         tang.weights,
         tang.tokenizer,
         tang.decoder.ops,
@@ -127,6 +128,14 @@ def test_an_unfinished_character_is_shown_as_such_at_the_end(smollm2):
     said = "".join(stream.add(token_id) for token_id in ids[:-1])
     assert said == "a"
     assert set(stream.finish()) == {"\N{REPLACEMENT CHARACTER}"}
+
+
+def test_an_answer_cut_inside_a_character_still_says_what_it_has(smollm2, monkeypatch):
+    ids = smollm2.tokenizer.encode("a依")[:-1]
+    chosen = iter(ids)
+    monkeypatch.setattr(language_model, "choose_token", lambda *_: next(chosen))
+    done = smollm2.generate("The", max_new_tokens=len(ids))
+    assert done.text[0] == "a" and set(done.text[1:]) == {"\N{REPLACEMENT CHARACTER}"}
 
 
 @pytest.mark.parametrize("prompt", ["Once upon a time", "def f(x):\n    return", "été 日本 🙂"])

@@ -91,9 +91,14 @@ def draw_stream(names: Sequence[str], places: Sequence[int]) -> Figure:
     figure, axes = new_figure(7.0, 4.0)
     axes.plot(range(len(names)), places, color=INK, marker="o")
     for block, place in enumerate(places):
-        axes.annotate(f"{place:,}", (block, place), (0, 9), textcoords="offset points", ha="center", fontsize=11)
+        # Labels stand where the line does not: below where it climbs to the next block, beside it on a slope.
+        before, after = places[max(block - 1, 0)], places[min(block + 1, len(places) - 1)]
+        offset, align = ((0, -18), "center") if after < place else ((0, 9), "center")
+        if after < place < before or before < place < after:
+            offset, align = ((6, -14), "left") if after < place else ((4, 6), "left")
+        axes.annotate(f"{place:,}", (block, place), offset, textcoords="offset points", ha=align, fontsize=11)
     axes.set_yscale("log")
-    axes.set_ylim(2 * max(places), 0.5)
+    axes.set_ylim(2.5 * max(places), 0.5)
     axes.set_yticks([1, 10, 100, 1000], ["1st", "10th", "100th", "1,000th"])
     axes.minorticks_off()
     axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor")

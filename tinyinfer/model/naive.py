@@ -57,6 +57,7 @@ def naive_logits(config: ModelConfig, weights: dict[str, np.ndarray], token_ids:
 
         normed = normalise(x, w["ffn_norm"])
         gate = normed @ w["gate"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (normed @ w["up"].T)) @ w["down"].T  # SwiGLU
+        with np.errstate(over="ignore"):  # e^-gate may be infinite: the quotient is then 0, as it should be
+            x = x + (gate / (1 + np.exp(-gate)) * (normed @ w["up"].T)) @ w["down"].T  # SwiGLU
 
     return normalise(x, weights["final_norm"]) @ weights.get("head", weights["embedding"]).T

@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from tinyinfer.model.config import ModelConfig
 
 Array = np.ndarray
+ROWS_PER_BLOCK = 128  # query rows whose scores attention holds at once
 
 
 def from_numpy(array: np.ndarray) -> Array:
@@ -41,7 +42,7 @@ def linear(
 
 def rms_norm(x: Float[Array, "*rows dim"], scale: Float[Array, "dim"], eps: float) -> Float[Array, "*rows dim"]:
     """Divide each row by its root mean square, then scale each channel (Zhang and Sennrich, 2019)."""
-    mean_square = np.mean(x * x, axis=-1, keepdims=True)
+    mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]
     return x / np.sqrt(mean_square + np.float32(eps)) * scale
 
 
@@ -72,7 +73,8 @@ def rope(
     x: Float[Array, "new heads head_dim"], cos: Float[Array, "new 1 half"], sin: Float[Array, "new 1 half"]
 ) -> Float[Array, "new heads head_dim"]:
     """Rotate pairs (i, i + head_dim/2): the half-split pairing of Hugging Face checkpoints."""
-    first, second = np.split(x, 2, axis=-1)
+    half = x.shape[-1] // 2
+    first, second = x[..., :half], x[..., half:]
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
@@ -95,13 +97,31 @@ def attention(
     values: Float[Array, "seen kv_heads head_dim"],
 ) -> Float[Array, "new heads head_dim"]:
     """Causal attention of the last `new` of `seen` tokens (Vaswani et al., 2017), grouped (Ainslie et al., 2023)."""
+    new, seen = len(queries), len(keys)
+    if new <= ROWS_PER_BLOCK:
+        return attend_block(queries, keys, values)
+    # Keys beyond a block's last row are never touched, and its scores stay in the processor's cache.
+    blocks = []
+    for start in range(0, new, ROWS_PER_BLOCK):
+        end = min(start + ROWS_PER_BLOCK, new)
+        visible = seen - new + end
+        blocks.append(attend_block(queries[start:end], keys[:visible], values[:visible]))
+    return np.concatenate(blocks)
+
+
+def attend_block(
+    queries: Float[Array, "new heads head_dim"],
+    keys: Float[Array, "seen kv_heads head_dim"],
+    values: Float[Array, "seen kv_heads head_dim"],
+) -> Float[Array, "new heads head_dim"]:
+    """The same for few query rows: all their scores at once, then the mask."""
     new, heads, head_dim = queries.shape
     seen, kv_heads, _ = keys.shape
     # All query heads that share a K and V are stacked into one matrix: (kv_heads, group * new, head_dim).
     grouped = queries.reshape(new, kv_heads, -1, head_dim).transpose(1, 2, 0, 3).reshape(kv_heads, -1, head_dim)
-    scores = grouped @ keys.transpose(1, 2, 0)
-    # A Python float, since dividing float32 by np.sqrt(head_dim) would give float64.
-    scores *= head_dim**-0.5
+    # The scale is a Python float: dividing float32 by np.sqrt(head_dim) would give float64. It is applied to the
+    # queries, which are far fewer than the scores.
+    scores = (grouped * head_dim**-0.5) @ keys.transpose(1, 2, 0)
     if new > 1:  # one query may see every key there is: nothing to mask
         np.copyto(scores.reshape(kv_heads, -1, new, seen), -np.inf, where=~causal_mask(new, seen))
     mixed = softmax(scores) @ values.transpose(1, 0, 2)

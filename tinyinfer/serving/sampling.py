@@ -18,6 +18,17 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name, kinds in (
+            ("temperature", (int, float)),
+            ("top_k", (int, type(None))),
+            ("top_p", (int, float)),
+            ("seed", int),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise BadInput(
+                    f"{name} is {value!r}; it must be a {'whole ' if name in ('top_k', 'seed') else ''}number"
+                )
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise BadInput(f"temperature is {self.temperature}; it must be 0 (greedy) or a positive number")
         if self.top_k is not None and self.top_k < 1:
@@ -34,7 +45,7 @@ def next_token_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarr
     Top-p keeps the smallest set of most likely tokens whose probabilities reach `top_p` (Holtzman et al., 2020).
     Needs temperature > 0. Of equal logits the lower id comes first.
     """
-    scaled = logits.astype(np.float64) / sampling.temperature
+    scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature  # at most 0, so nothing overflows
     order = np.argsort(-scaled, kind="stable")
     kept = order[: sampling.top_k]
     probabilities = np.exp(scaled[kept] - scaled[kept[0]])
