@@ -118,7 +118,7 @@ def draw_passes(tokens: Sequence[str], grid: np.ndarray) -> Figure:
 def draw_pass_flops(
     lengths: Sequence[int], counted: Sequence[float], predicted: Sequence[float], newest: Sequence[float]
 ) -> Figure:
-    """Each pass costs as much as all its tokens together, although one of them alone is new."""
+    """Each pass costs as much as all its tokens together, although after the first pass only one is new."""
     figure, axes = new_figure(7.0, 4.1)
     million = 1e6
     axes.plot(lengths, np.divide(counted, million), color=PREFILL, marker="^", markersize=6, label="counted")

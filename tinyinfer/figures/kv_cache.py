@@ -153,7 +153,6 @@ def draw_bytes_written(
     figure, axes = new_figure(7.0, 4.2)
     _compare(axes, lengths, concatenated_predicted, concatenated_measured, KV_CACHE, "s")
     _compare(axes, lengths, preallocated_predicted, preallocated_measured, KV_CACHE, "D")
-    axes.fill_between(lengths, preallocated_measured, color=KV_CACHE, alpha=0.4, linewidth=0)
     axes.set(xlabel="tokens in the sequence", ylabel="bytes written so far")
     axes.set_ylim(bottom=-0.03 * max(concatenated_measured))
     place = len(lengths) * 3 // 5
@@ -174,5 +173,5 @@ def _compare(
 
 
 def _explain_marks(axes: Axes, height: float) -> None:
-    words = "hollow, dashed: predicted\nfilled, solid: measured"
+    words = "hollow, dashed: predicted\nfilled, solid: counted"
     axes.text(0.05, height, words, transform=axes.transAxes, fontsize=11, va="bottom")
