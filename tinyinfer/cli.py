@@ -30,7 +30,7 @@ def generate(
     """Go on from PROMPT, printing the text as it is made, then TTFT, TPOT and tokens per second."""
     language_model = tinyinfer.load(model)
     tokenizer = language_model.tokenizer
-    # A chat template writes its own special tokens, so the tokenizer must not add a second bos.
+    # A chat template writes its own special tokens, bos included, so the tokenizer must not add them again.
     prompt_ids = (
         tokenizer.encode(tokenizer.apply_chat_template(prompt), special=False) if chat else tokenizer.encode(prompt)
     )

@@ -117,3 +117,15 @@ def test_a_chat_message_stands_between_the_models_own_marks(smollm2):
     assert text.endswith("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n")
     ids = smollm2.tokenizer.encode(text, special=False)
     assert ids.count(1) == text.count("<|im_start|>") and ids.count(2) == text.count("<|im_end|>")
+
+
+def test_files_of_llama_3_take_whole_pieces_and_begin_with_bos(tmp_path):
+    def tokenizer(name, **fields):
+        return tinyinfer.load(write_gguf(tmp_path / name, tokenizer__ggml__bos_token_id=3, **fields)).tokenizer
+
+    plain = tokenizer("plain.gguf", tokenizer__ggml__pre="gpt-2")
+    llama3 = tokenizer("llama3.gguf", tokenizer__ggml__pre="llama-bpe")
+    silent = tokenizer("silent.gguf", tokenizer__ggml__pre="llama-bpe", tokenizer__ggml__add_bos_token=False)
+    assert llama3.encode("th") == [3, *plain.encode("th")]
+    assert silent.encode("th") == plain.encode("th")
+    assert '"ignore_merges":true' in llama3.inner.to_str() and '"ignore_merges":false' in plain.inner.to_str()

@@ -1,11 +1,13 @@
 import re
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tinyinfer import BadInput
 from tinyinfer.loading.checkpoint import smollm2_path
+from tinyinfer.loading.tokenizer import Tokenizer
 
 TEXTS = {
     "english": "The white sun sets behind the mountains; don't wait!",
@@ -143,3 +145,37 @@ def test_half_of_a_surrogate_pair_is_refused(name, request):
 def test_a_model_without_a_chat_template_says_so(tang):
     with pytest.raises(BadInput, match="no chat template"):
         tang.tokenizer.apply_chat_template("山")
+
+
+def test_a_chat_template_gets_the_models_own_bos_and_eos(tang):
+    template = "{{ bos_token }}[U]{{ messages[0].content }}{{ eos_token }}"
+    assert Tokenizer(tang.tokenizer.inner, template, "<s>", "</s>").apply_chat_template("Q") == "<s>[U]Q</s>"
+
+
+def test_truncation_and_padding_stored_with_a_tokenizer_are_not_applied(tang):
+    inner = tokenizers.Tokenizer.from_str(tang.tokenizer.inner.to_str())
+    inner.enable_truncation(2)
+    inner.enable_padding(length=8)
+    assert Tokenizer(inner).encode("白日依山") == tang.tokenizer.encode("白日依山")
+
+
+@pytest.mark.parametrize("wrong", [[-1], ["a"], [2**40]])
+def test_ids_that_are_none_are_refused(tang, wrong):
+    with pytest.raises(BadInput, match="token id"):
+        tang.tokenizer.decode(wrong)
+
+
+def test_a_character_that_the_library_would_drop_is_refused():
+    pieces = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    assert pieces.encode("axzb").ids  # the library's own answer hides the loss
+    assert Tokenizer(pieces).encode("abab") == [2, 2]
+    with pytest.raises(BadInput, match="'x' \\(character 2"):
+        Tokenizer(pieces).encode("axzb")
+
+
+def test_missing_bytes_are_noticed_within_a_sequence_of_decoders():
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE({"a": 0, "b": 1}, []))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.Sequence([tokenizers.decoders.ByteLevel()])
+    with pytest.raises(BadInput, match="'z'"):
+        Tokenizer(inner).encode("azb")

@@ -78,7 +78,7 @@ def test_a_config_that_cannot_be_honoured_is_refused_by_name(field, value):
 def test_an_inactive_sliding_window_is_ignored_and_an_active_one_kept():
     qwen = LLAMA | {"model_type": "qwen2", "sliding_window": 64}
     assert config_from_hf(qwen).sliding_window is None
-    assert config_from_hf(qwen | {"use_sliding_window": True}).sliding_window == 64
+    assert config_from_hf(qwen | {"use_sliding_window": True, "max_window_layers": 0}).sliding_window == 64
     assert config_from_hf(LLAMA | {"model_type": "mistral", "sliding_window": 64}).sliding_window == 64
 
 
@@ -88,3 +88,27 @@ def test_bias_and_norm_follow_the_family():
     assert config_from_hf(LLAMA | {"model_type": "qwen3"}).qk_norm
     biased = config_from_hf(LLAMA | {"attention_bias": True})
     assert biased.qkv_bias and biased.output_bias
+
+
+def test_windows_follow_the_defaults_of_each_family():
+    assert config_from_hf(LLAMA | {"model_type": "mistral"}).sliding_window == 4096
+    assert config_from_hf(LLAMA | {"model_type": "mistral", "sliding_window": None}).sliding_window is None
+    qwen = LLAMA | {"model_type": "qwen2", "sliding_window": 64, "use_sliding_window": True, "max_window_layers": 2}
+    assert config_from_hf(qwen).sliding_window is None  # the window begins beyond the last of its two layers
+    assert config_from_hf(qwen | {"max_window_layers": 1}).sliding_window == 64
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layer_types", ["full_attention", "linear_attention"]),
+        ("layer_types", "full_attention"),
+        ("attention_chunk_size", 4),
+        ("tie_word_embeddings", "false"),
+        ("num_key_value_heads", 0),
+        ("head_dim", 0),
+    ],
+)
+def test_what_would_be_ignored_is_refused(field, value):
+    with pytest.raises(BadInput, match=field):
+        config_from_hf(LLAMA | {field: value})

@@ -68,21 +68,6 @@ def test_an_uncached_call_after_decode_steps_is_that_of_a_fresh_model(tang):
     np.testing.assert_array_equal(tang.logits(token_ids), before)
 
 
-def test_naive_imports_only_numpy_and_the_config():
-    import ast
-    import inspect
-
-    from tinyinfer.model import naive
-
-    imported = set()
-    for node in ast.walk(ast.parse(inspect.getsource(naive))):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(node.module)
-    assert imported == {"numpy", "tinyinfer.model.config"}
-
-
 def test_the_past_influences_the_next_token(tang):
     one, two = (tang.logits(tang.tokenizer.encode(text))[-1] for text in ("白日依山", "春日依山"))
     assert np.abs(one - two).max() > 0.1

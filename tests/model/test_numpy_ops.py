@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from random_models import make_config
 
+from tinyinfer import faults
 from tinyinfer.model import numpy_ops as ops
 from tinyinfer.model.config import RopeScaling
 
@@ -130,3 +131,18 @@ def test_float32_stays_float32():
         ops.linear(x[0], random(3, 10)),
     ):
         assert result.dtype == np.float32
+
+
+def test_the_adjacent_pairing_is_another_function():
+    config = make_config(head_dim=4)
+    x = np.array([[[1, 0, 0, 0]]], np.float32)
+    with faults.swapped_rope_pairing():
+        rotated = ops.rope(x, *ops.rope_angles(np.array([1]), config))
+    np.testing.assert_allclose(rotated[0, 0], [0.5403, 0.8415, 0, 0], atol=5e-5)
+
+
+def test_pytorch_aligns_its_causal_mask_with_the_first_key():
+    torch = pytest.importorskip("torch")
+    query, keys, values = torch.zeros(1, 1, 5), torch.zeros(1, 5, 5), torch.eye(5)[None]
+    mixed = torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
+    assert mixed[0, 0].tolist() == [1, 0, 0, 0, 0]  # key 0 only: why a twin of `attention` must pass a mask of its own

@@ -1,9 +1,12 @@
 import json
+import statistics
 
 import pytest
 
 from tinyinfer import BadInput
+from tinyinfer.performance.cost import decode_cost, prefill_cost
 from tinyinfer.performance.records import RECORDS, listed_records, read_record, write_record
+from tinyinfer.performance.shapes import find_shape
 
 
 def test_every_committed_record_is_whole_and_beats_no_ceiling():
@@ -11,7 +14,19 @@ def test_every_committed_record_is_whole_and_beats_no_ceiling():
     assert paths
     for path in paths:
         record = read_record(path)
-        assert 0 < record.get("share_of_bandwidth", 0.5) <= 1
+        assert record["kind"] in ("phases", "comparison")
+        if record["kind"] == "comparison":
+            assert 0 < record["share_of_bandwidth"] <= 1
+        else:
+            config = find_shape(record["model"])
+            for row in record["rows"]:
+                prefill = prefill_cost(config, row["prompt"], weight_bytes=4, kv_bytes=4)
+                assert prefill.flops / min(row["ttft_seconds"]) <= record["matmul_flops_per_second"]
+                step = decode_cost(config, row["prompt"] + 1, weight_bytes=4, kv_bytes=4)
+                assert (
+                    step.bytes_moved / min(map(statistics.median, row["itl_seconds"]))
+                    <= record["read_bytes_per_second"]
+                )
 
 
 def test_the_index_lists_files_that_exist():

@@ -109,15 +109,35 @@ def _read_folder(folder: Path) -> Checkpoint:
         raise BadInput(f"{file} is not a tokenizer: {wrong}") from None
     if inner.get_vocab_size() > config.vocab:
         raise BadInput(f"{file} has {inner.get_vocab_size()} tokens, config.json a vocab_size of only {config.vocab}")
-    return Checkpoint(config, read_weights(folder, config), Tokenizer(inner, _chat_template(folder)))
+    return Checkpoint(
+        config, read_weights(folder, config), Tokenizer(inner, _chat_template(folder), **_template_tokens(folder))
+    )
 
 
 def _chat_template(folder: Path) -> str | None:
-    if (folder / "chat_template.jinja").exists():
-        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    settings = folder / "tokenizer_config.json"
-    template = read_json(settings).get("chat_template") if settings.exists() else None
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as wrong:
+            raise BadInput(f"{file} cannot be read: {wrong}") from None
+    template = _tokenizer_settings(folder).get("chat_template")
     return template if isinstance(template, str) else None
+
+
+def _template_tokens(folder: Path) -> dict[str, str]:
+    """The bos and eos that chat templates write, as text; older files wrap them in an object."""
+    found = {}
+    for name in ("bos_token", "eos_token"):
+        token = _tokenizer_settings(folder).get(name)
+        token = token.get("content") if isinstance(token, dict) else token
+        found[name] = token if isinstance(token, str) else ""
+    return found
+
+
+def _tokenizer_settings(folder: Path) -> dict:
+    settings = folder / "tokenizer_config.json"
+    return read_json(settings) if settings.exists() else {}
 
 
 def smollm2_path() -> Path | None:

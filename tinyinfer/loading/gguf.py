@@ -188,23 +188,32 @@ def _read_tokenizer(path: Path, fields: dict[str, Any], bos_id: int | None) -> T
     kind, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     if kind != "gpt2":
         raise BadInput(f"{path}: tokenizer.ggml.model is {kind!r}; supported is 'gpt2' (byte-level BPE)")
-    if split not in _SPLITS:
+    if not isinstance(split, str) or split not in _SPLITS:
         raise BadInput(f"{path}: tokenizer.ggml.pre is {split!r}; supported: {', '.join(_SPLITS)}")
     pieces = fields["tokenizer.ggml.tokens"]
     kinds = fields.get("tokenizer.ggml.token_type") or [1] * len(pieces)
-    control = 3  # gguf.TokenType.CONTROL
+    control, user_defined = 3, 4  # gguf.TokenType
+    llama3 = split == "llama-bpe"  # such files take whole pieces before merges, and begin with bos unless they say no
     try:
         merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]
-        inner = tokenizers.Tokenizer(models.BPE({piece: index for index, piece in enumerate(pieces)}, merges))
+        vocabulary = {piece: index for index, piece in enumerate(pieces)}
+        inner = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=llama3))
+        inner.add_tokens([piece for piece, kind in zip(pieces, kinds, strict=True) if kind == user_defined])
         inner.add_special_tokens([piece for piece, kind in zip(pieces, kinds, strict=True) if kind == control])
     except Exception as wrong:  # the library raises bare Exception, for instance for a merge of unknown pieces
         raise BadInput(f"{path}: the tokenizer in the header cannot be used: {wrong!r}") from None
     rules = [pre_tokenizers.Split(Regex(rule), "isolated") for rule in _SPLITS[split]]
     inner.pre_tokenizer = pre_tokenizers.Sequence([*rules, pre_tokenizers.ByteLevel(False, use_regex=False)])
     inner.decoder = decoders.ByteLevel()
-    if fields.get("tokenizer.ggml.add_bos_token") and bos_id is not None:
+    if fields.get("tokenizer.ggml.add_bos_token", llama3) and bos_id is not None:
         inner.post_processor = processors.TemplateProcessing(
             single=f"{pieces[bos_id]} $A", special_tokens=[(pieces[bos_id], bos_id)]
         )
     template = fields.get("tokenizer.chat_template")
-    return Tokenizer(inner, template if isinstance(template, str) else None)
+    eos_id = fields.get("tokenizer.ggml.eos_token_id")
+    return Tokenizer(
+        inner,
+        template if isinstance(template, str) else None,
+        bos_token="" if bos_id is None else pieces[bos_id],
+        eos_token="" if eos_id is None else pieces[eos_id],
+    )

@@ -1,7 +1,8 @@
 """Text to token ids and back, through the `tokenizers` library."""
 
+import numpy as np
 import tokenizers
-from tokenizers import decoders, pre_tokenizers
+from tokenizers import pre_tokenizers
 from tokenizers.decoders import DecodeStream
 
 from tinyinfer.errors import BadInput
@@ -10,14 +11,28 @@ from tinyinfer.errors import BadInput
 class Tokenizer:
     """A tokenizer that refuses what it cannot say, instead of dropping it or replacing it by `<unk>`."""
 
-    def __init__(self, inner: tokenizers.Tokenizer, chat_template: str | None = None):
+    def __init__(
+        self,
+        inner: tokenizers.Tokenizer,
+        chat_template: str | None = None,
+        bos_token: str = "",
+        eos_token: str = "",
+    ):
+        # A tokenizer.json may carry settings of its training run that would cut or fill every prompt.
+        inner.no_truncation()
+        inner.no_padding()
         self.inner = inner
         self.chat_template = chat_template
+        self.template_tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._unknown_id = _unknown_id(inner)
         self._missing_bytes = _missing_bytes(inner)
+        # With neither an unknown token nor bytes to fall back on, the library drops a character without a word.
+        self._drops_unknown = self._unknown_id is None and not _is_byte_level(inner)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of `text`; with `special`, whatever the tokenizer itself puts around a text (often a bos)."""
+        if not isinstance(text, str):
+            raise BadInput(f"the prompt is {text!r}; it must be text")
         if not text:
             raise BadInput("the prompt is empty; at least one character is needed")
         try:
@@ -31,10 +46,17 @@ class Tokenizer:
         if self._unknown_id is not None and self._unknown_id in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(self._unknown_id)]
             raise BadInput(f"the tokenizer does not know {text[start:end]!r} (character {start + 1} of the prompt)")
+        if self._drops_unknown:
+            for place, character in enumerate(text):
+                if not character.isspace() and not self.inner.encode(character, add_special_tokens=False).ids:
+                    raise BadInput(f"the tokenizer does not know {character!r} (character {place + 1} of the prompt)")
         return encoding.ids
 
     def decode(self, token_ids: list[int]) -> str:
-        """The text of the ids, special tokens left out."""
+        """The text of the ids, special tokens left out; ids without a piece (a padded vocabulary) say nothing."""
+        for token_id in token_ids:
+            if not isinstance(token_id, int | np.integer) or not 0 <= token_id < 2**32:
+                raise BadInput(f"token id {token_id!r} is not a whole number of at least 0")
         return self.inner.decode(list(token_ids), skip_special_tokens=True)
 
     def stream(self) -> "TextStream":
@@ -53,7 +75,7 @@ class Tokenizer:
         messages = [{"role": "user", "content": message}]
         try:
             template = environment.from_string(self.chat_template)
-            return template.render(messages=messages, add_generation_prompt=True, bos_token="", eos_token="")
+            return template.render(messages=messages, add_generation_prompt=True, **self.template_tokens)
         except Exception as wrong:  # a template is a program: it can fail in any way
             raise BadInput(f"the model's chat template cannot be used: {wrong}") from None
 
@@ -84,9 +106,13 @@ def _unknown_id(inner: tokenizers.Tokenizer) -> int | None:
     return inner.token_to_id(unknown) if isinstance(unknown, str) else None
 
 
+def _is_byte_level(inner: tokenizers.Tokenizer) -> bool:
+    return "ByteLevel" in repr(inner.decoder)  # alone or within a sequence of decoders
+
+
 def _missing_bytes(inner: tokenizers.Tokenizer) -> set[str]:
     """Bytes that a byte-level vocabulary lacks, in its own letters: the library drops them without a word."""
-    if not isinstance(inner.decoder, decoders.ByteLevel):
+    if not _is_byte_level(inner):
         return set()
     return {letter for letter in pre_tokenizers.ByteLevel.alphabet() if inner.token_to_id(letter) is None}
 

@@ -43,7 +43,13 @@ class KVCache:
         self.capacity = capacity
         self.length = 0
         shape = (config.layers, capacity, config.kv_heads, config.head_dim)
-        self.keys, self.values = ops.zeros(shape), ops.zeros(shape)
+        try:
+            self.keys, self.values = ops.zeros(shape), ops.zeros(shape)
+        except MemoryError:
+            size = capacity * config.kv_bytes_per_token(bytes_per_number=4)
+            raise BadInput(
+                f"capacity {capacity} needs a cache of {size / 1e9:.1f} GB; this machine has no room for it"
+            ) from None
 
     def require(self, num_new: int) -> None:
         """Raise `BadInput`, before anything is written, when `num_new` more rows do not fit."""

@@ -129,6 +129,11 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
             raise BadInput(f"config.json: {field} is {value!r}; it must be a whole number of at least 1")
         return value
 
+    def flag(field: str) -> bool:
+        value = fields.get(field)
+        refuse_unless(field, value, (None, False, True))
+        return bool(value)
+
     def number(field: str, value) -> float:
         if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) < 1e30:
             raise BadInput(f"config.json: {field} is {value!r}; it must be a number")
@@ -167,29 +172,38 @@ def config_from_hf(fields: dict, name: str = "model") -> ModelConfig:
         except KeyError as missing:
             raise BadInput(f"config.json: rope_type llama3 needs the field {missing}") from None
 
-    attention_bias = bool(fields.get("attention_bias", False))
-    window = fields.get("sliding_window")
-    if family.startswith("qwen") and not fields.get("use_sliding_window", False):
+    layers = need_size("num_hidden_layers")
+    refuse_unless("attention_chunk_size", fields.get("attention_chunk_size"), (None,))
+    # Defaults where a file is silent are those of the families' configuration classes in transformers.
+    window = fields.get("sliding_window", 4096 if family == "mistral" else None)
+    if family.startswith("qwen") and (
+        not flag("use_sliding_window") or number("max_window_layers", fields.get("max_window_layers", 28)) >= layers
+    ):
         window = None
-    layer_types = fields.get("layer_types")
-    if isinstance(layer_types, list) and "sliding_attention" not in layer_types:
-        window = None
+    if (layer_types := fields.get("layer_types")) is not None:
+        if not isinstance(layer_types, list):
+            raise BadInput(f"config.json: layer_types is {layer_types!r}; it must be a list")
+        for kind in layer_types:
+            refuse_unless("layer_types", kind, ("full_attention", "sliding_attention"))
+        if "sliding_attention" not in layer_types:
+            window = None
+    attention_bias = flag("attention_bias")
     eos = fields.get("eos_token_id")
     heads = need_size("num_attention_heads")
     return ModelConfig(
         name=name,
-        layers=need_size("num_hidden_layers"),
+        layers=layers,
         model_dim=need_size("hidden_size"),
         heads=heads,
-        kv_heads=fields.get("num_key_value_heads") or heads,
-        head_dim=fields.get("head_dim") or need_size("hidden_size") // heads,
+        kv_heads=heads if fields.get("num_key_value_heads") is None else need_size("num_key_value_heads"),
+        head_dim=need_size("hidden_size") // heads if fields.get("head_dim") is None else need_size("head_dim"),
         ffn_dim=need_size("intermediate_size"),
         vocab=need_size("vocab_size"),
         max_context=need_size("max_position_embeddings"),
         rope_base=number("rope_theta", rope.get("rope_theta") or fields.get("rope_theta") or 10_000.0),
         rope_scaling=scaling,
         rms_eps=number("rms_norm_eps", fields.get("rms_norm_eps", 1e-6)),
-        tied_head=bool(fields.get("tie_word_embeddings", False)),
+        tied_head=flag("tie_word_embeddings"),
         qkv_bias=_FAMILIES[family] or attention_bias,
         output_bias=attention_bias and family != "qwen2",
         qk_norm=family == "qwen3",

@@ -1,4 +1,4 @@
-"""Time requests and this machine's ceilings. Everything returns raw samples in seconds; nothing is averaged here."""
+"""Time requests and this machine's ceilings. Everything returns raw samples; nothing is averaged here."""
 
 import time
 from collections.abc import Callable, Sequence

@@ -78,7 +78,7 @@ class LanguageModel:
         started = time.perf_counter()
         sampling = Sampling(temperature, top_k, top_p, seed)
         prompt_ids = self._prompt_ids(prompt)
-        if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
             raise BadInput(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number of at least 1")
         slots = len(prompt_ids) + max_new_tokens - 1
         if slots > self.config.max_context:
@@ -104,11 +104,12 @@ class LanguageModel:
 
     def generate(self, prompt: str | Sequence[int], max_new_tokens: int = 64, **sampling) -> Completion:
         """Run a request to its end. Keywords as in `stream`."""
-        events = list(self.stream(prompt, max_new_tokens, **sampling))
+        prompt_ids = self._prompt_ids(prompt)
+        events = list(self.stream(prompt_ids, max_new_tokens, **sampling))
         return Completion(
             text="".join(event.text for event in events),
             token_ids=[event.token_id for event in events],
-            prompt_token_ids=self._prompt_ids(prompt),
+            prompt_token_ids=prompt_ids,
             timing=timing_from_timestamps(0.0, [event.seconds for event in events]),
         )
 

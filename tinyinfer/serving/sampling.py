@@ -45,7 +45,8 @@ def next_token_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarr
     Top-p keeps the smallest set of most likely tokens whose probabilities reach `top_p` (Holtzman et al., 2020).
     Needs temperature > 0. Of equal logits the lower id comes first.
     """
-    scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature  # at most 0, so nothing overflows
+    with np.errstate(over="ignore"):  # a tiny temperature may give -inf, whose exponential is 0
+        scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature
     order = np.argsort(-scaled, kind="stable")
     kept = order[: sampling.top_k]
     probabilities = np.exp(scaled[kept] - scaled[kept[0]])
@@ -60,6 +61,8 @@ def next_token_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarr
 
 def choose_token(logits: np.ndarray, sampling: Sampling, generator: np.random.Generator) -> int:
     """The id of the next token."""
+    if not np.isfinite(logits).all():
+        raise BadInput("the model's logits are not finite: its weights overflow float32")
     if sampling.temperature == 0:
         return int(np.argmax(logits))
     return int(generator.choice(len(logits), p=next_token_probabilities(logits, sampling)))
