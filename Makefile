@@ -18,7 +18,9 @@ setup: .venv/.ready
 	$(BIN)/python -c 'import matplotlib.font_manager'  # build its font cache now, not inside a notebook
 	touch $@
 
+# Sphinx leaves styles and scripts as they were when no page has changed, so a newer one begins the build afresh.
 book: setup
+	@[ -z "$$(find _config.yml book/_static book/_ext -newer _build/html/genindex.html 2>/dev/null)" ] || rm -rf _build
 	$(BIN)/jupyter-book build -W -n --keep-going .
 	@echo "Open $(CURDIR)/_build/html/index.html"
 

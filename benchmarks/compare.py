@@ -7,6 +7,7 @@ The two are interleaved and compared as ratios of medians; decode is also compar
 
 import os
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -40,6 +41,16 @@ def time_transformers(model, prompt_ids: list[int], new_tokens: int) -> tuple[fl
     return moments[0] - started, np.diff(moments).tolist()
 
 
+def time_command(*command: str) -> float:
+    """Median seconds of seven whole runs of a Python command, start and end included."""
+    samples = []
+    for _ in range(7):
+        started = time.perf_counter()
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+        samples.append(time.perf_counter() - started)
+    return statistics.median(samples)
+
+
 def main(path: Path | None) -> None:
     ours = tinyinfer.load("smollm2-135m")
     file = smollm2_path()
@@ -61,6 +72,13 @@ def main(path: Path | None) -> None:
                     samples[name][1].append(statistics.median(gaps))
         for name, (ttft, tpot) in samples.items():
             rows.append({"engine": name, "prompt": length, "ttft_seconds": ttft, "tpot_seconds": tpot})
+    startup = {
+        "python_alone_seconds": time_command("-c", "pass"),
+        "import_seconds": time_command("-c", "import tinyinfer"),
+        "first_token_of_command_seconds": time_command(
+            "-m", "tinyinfer.cli", "generate", "白日依山", "--max-new-tokens", "1"
+        ),
+    }
     bandwidths = {name: statistics.median(rates) for name, rates in read_bandwidth().items()}
 
     def median(engine: str, prompt: int, field: str) -> float:
@@ -78,7 +96,7 @@ def main(path: Path | None) -> None:
         print(f"{row['engine']:14} prompt {row['prompt']:4}: TTFT {ttft * 1e3:7.1f} ms, TPOT {tpot * 1e3:6.2f} ms")
     for name, rate in bandwidths.items():
         print(f"read bandwidth by {name}: {rate / 1e9:.1f} GB/s")
-    for name, value in ratios.items():
+    for name, value in (ratios | startup).items():
         print(f"{name}: {value:.3f}")
     if path is not None:
         write_record(
@@ -92,6 +110,7 @@ def main(path: Path | None) -> None:
             kernel=os.environ.get("OPENBLAS_CORETYPE", "chosen by OpenBLAS"),
             bandwidths=bandwidths,
             **ratios,
+            **startup,
         )
 
 
