@@ -62,9 +62,12 @@ def main(path: Path | None) -> None:
         "transformers": lambda length: time_transformers(theirs, prompt[:length], NEW_TOKENS),
     }
     rows = []
+    rates: dict[str, list[float]] = {}  # of the machine, measured between the rounds, so that both see the same minutes
     for length in (16, PROMPT):
         samples = {name: ([], []) for name in contenders}
         for repeat in range(REPEATS + 1):
+            for name, samples_per_second in read_bandwidth(repeats=1).items():
+                rates.setdefault(name, []).extend(samples_per_second)
             for name, run in contenders.items():
                 ttft, gaps = run(length)
                 if repeat:  # the first round warms up
@@ -79,7 +82,7 @@ def main(path: Path | None) -> None:
             "-m", "tinyinfer.cli", "generate", "白日依山", "--max-new-tokens", "1"
         ),
     }
-    bandwidths = {name: statistics.median(rates) for name, rates in read_bandwidth().items()}
+    bandwidths = {name: statistics.median(samples) for name, samples in rates.items()}
 
     def median(engine: str, prompt: int, field: str) -> float:
         return statistics.median(next(r[field] for r in rows if (r["engine"], r["prompt"]) == (engine, prompt)))

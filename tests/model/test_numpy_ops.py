@@ -35,6 +35,13 @@ def test_softmax_does_not_overflow():
     assert ops.softmax(np.array([1e30, 1e30], np.float32)).tolist() == [0.5, 0.5]
 
 
+def test_softmax_in_place_is_softmax():
+    scores = random(5, 7)
+    expected = ops.softmax(scores)
+    assert ops.softmax(scores, out=scores) is scores
+    np.testing.assert_array_equal(scores, expected)
+
+
 def test_attention_by_hand_gives_the_known_row():
     # q.k of the last token is [0, 2, 4, 2] at head_dim 4, so scaled [0, 1, 2, 1]; V is the identity and shows weights.
     keys = np.array([[0, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1]], np.float32)[:, None]

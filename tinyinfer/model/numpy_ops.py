@@ -78,9 +78,12 @@ def rope(
     return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
 
-def softmax(scores: Float[Array, "*rows keys"]) -> Float[Array, "*rows keys"]:
-    """Exponentials divided by their sum; the largest score is subtracted first, so that nothing overflows."""
-    exponentials = scores - scores.max(axis=-1, keepdims=True)
+def softmax(scores: Float[Array, "*rows keys"], out: Array | None = None) -> Float[Array, "*rows keys"]:
+    """Exponentials divided by their sum; the largest score is subtracted first, so that nothing overflows.
+
+    The result goes into `out` if given; that may be `scores` itself, when nobody needs them any more.
+    """
+    exponentials = np.subtract(scores, scores.max(axis=-1, keepdims=True), out=out)
     np.exp(exponentials, out=exponentials)
     exponentials /= exponentials.sum(axis=-1, keepdims=True)
     return exponentials
@@ -124,7 +127,7 @@ def attend_block(
     scores = (grouped * head_dim**-0.5) @ keys.transpose(1, 2, 0)
     if new > 1:  # one query may see every key there is: nothing to mask
         np.copyto(scores.reshape(kv_heads, -1, new, seen), -np.inf, where=~causal_mask(new, seen))
-    mixed = softmax(scores) @ values.transpose(1, 0, 2)
+    mixed = softmax(scores, out=scores) @ values.transpose(1, 0, 2)
     return mixed.reshape(kv_heads, -1, new, head_dim).transpose(2, 0, 1, 3).reshape(new, heads, head_dim)
 
 
