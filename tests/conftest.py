@@ -1,25 +1,50 @@
-"""The shape checker is on for every test, and one fault may be injected to see which test notices."""
+"""The shape checker is on for every test, models come in every backend, and one fault may be injected.
+
+What was skipped is said at the end of the run, with the reason: nothing is skipped in silence.
+"""
 
 import os
+from collections import Counter
 
 from jaxtyping import install_import_hook
 
 # Before the package is first imported: every jaxtyping annotation of these modules is checked at each call.
-install_import_hook(["tinyinfer.model.numpy_ops"], "beartype.beartype")
+install_import_hook(["tinyinfer.model.numpy_ops", "tinyinfer.model.torch_ops"], "beartype.beartype")
 
 import pytest
+import torch
 
 import tinyinfer
+from tinyinfer.model.backend import backend_options
+
+BACKENDS = {"numpy": ("numpy", None), "torch-cpu": ("torch", "cpu"), "torch-cuda": ("torch", "cuda")}
+
+
+@pytest.fixture(scope="session", params=BACKENDS)
+def backend(request):
+    """Name and device of each backend in turn: what a test asks for, it shows on all of them."""
+    if request.param == "torch-cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device here: this ran on NumPy and on PyTorch on the CPU, not on a GPU")
+    return BACKENDS[request.param]
 
 
 @pytest.fixture(scope="session")
-def tang():
-    return tinyinfer.load("tang")
+def ops(backend):
+    """The backend's operations, in float32."""
+    name, device = backend
+    return backend_options(name, device, None)["ops"]
 
 
 @pytest.fixture(scope="session")
-def smollm2():
-    return tinyinfer.load("smollm2-135m")
+def tang(backend):
+    name, device = backend
+    return tinyinfer.load("tang", backend=name, device=device)
+
+
+@pytest.fixture(scope="session")
+def smollm2(backend):
+    name, device = backend
+    return tinyinfer.load("smollm2-135m", backend=name, device=device)
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +58,9 @@ def injected_fault():
 
         with faults.FAULTS[name]():
             yield
+
+
+def pytest_terminal_summary(terminalreporter):
+    reasons = Counter(report.longrepr[2] for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"{count} skipped: {reason.removeprefix('Skipped: ')}", yellow=True)

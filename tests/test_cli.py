@@ -11,6 +11,13 @@ import pytest
 import tinyinfer
 from tinyinfer import cli
 
+
+@pytest.fixture(scope="session")
+def backend():
+    """One is enough: nothing here depends on it."""
+    return ("numpy", None)
+
+
 PROMPT = "白日依山"
 SUMMARY = re.compile(r"\n\nTTFT \d+\.\d ms, TPOT (-|\d+\.\d\d ms), \d+\.\d tokens per second\n\Z")
 

@@ -3,6 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """One is enough: nothing here depends on it."""
+    return ("numpy", None)
+
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 

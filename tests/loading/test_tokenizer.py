@@ -9,6 +9,13 @@ from tinyinfer import BadInput
 from tinyinfer.loading.checkpoint import smollm2_path
 from tinyinfer.loading.tokenizer import Tokenizer
 
+
+@pytest.fixture(scope="session")
+def backend():
+    """One is enough: nothing here depends on it."""
+    return ("numpy", None)
+
+
 TEXTS = {
     "english": "The white sun sets behind the mountains; don't wait!",
     "chinese": "白日依山尽，黄河入海流。欲穷千里目，更上一层楼。",

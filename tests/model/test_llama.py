@@ -3,7 +3,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_models import make_config, make_weights
 
-from tinyinfer.model import numpy_ops
 from tinyinfer.model.cache import KVCache
 from tinyinfer.model.config import RopeScaling
 from tinyinfer.model.llama import Llama
@@ -43,12 +42,12 @@ def shapes(draw):
 
 
 @settings(max_examples=60, deadline=None)
-@given(shapes(), st.integers(0, 2**20), st.integers(1, 23), st.data())
-def test_cached_equals_naive_for_any_shape_and_any_split_into_chunks(config, seed, length, data):
+@given(shapes(), st.integers(0, 2**20), st.integers(1, 23), st.booleans(), st.data())
+def test_cached_equals_naive_for_any_shape_and_any_split_into_chunks(ops, config, seed, length, fused, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, length - 1)), max_size=length - 1))) if length > 1 else []
     weights = make_weights(config, seed)
     token_ids = np.random.default_rng(seed).integers(config.vocab, size=length).tolist()
-    actual = cached_logits(Llama(config, weights, numpy_ops), token_ids, cuts)
+    actual = cached_logits(Llama(config, weights, ops, fused), token_ids, cuts)
     assert_close(actual, naive_logits(config, weights, token_ids))
 
 

@@ -80,9 +80,9 @@ def test_query_heads_share_the_keys_of_their_own_group():
 def test_rope_rotates_half_split_pairs():
     config = make_config(head_dim=4)
     x = np.array([[[1, 0, 0, 0]]], np.float32)
-    rotated = ops.rope(x, *ops.rope_angles(np.array([1]), config))
+    rotated = ops.rope(x, *ops.rope_angles(np.array([1]), ops.rope_frequencies(config)))
     np.testing.assert_allclose(rotated[0, 0], [0.5403, 0, 0.8415, 0], atol=5e-5)
-    np.testing.assert_array_equal(ops.rope(x, *ops.rope_angles(np.array([0]), config)), x)
+    np.testing.assert_array_equal(ops.rope(x, *ops.rope_angles(np.array([0]), ops.rope_frequencies(config))), x)
 
 
 def test_rope_keeps_lengths_and_scores_depend_on_distance_only():
@@ -90,8 +90,8 @@ def test_rope_keeps_lengths_and_scores_depend_on_distance_only():
     query, key = random(1, 1, 10), random(1, 1, 10)
 
     def score(query_position, key_position):
-        q = ops.rope(query, *ops.rope_angles(np.array([query_position]), config))
-        k = ops.rope(key, *ops.rope_angles(np.array([key_position]), config))
+        q = ops.rope(query, *ops.rope_angles(np.array([query_position]), ops.rope_frequencies(config)))
+        k = ops.rope(key, *ops.rope_angles(np.array([key_position]), ops.rope_frequencies(config)))
         return float((q * k).sum())
 
     assert score(9, 4) == pytest.approx(score(25, 20), abs=1e-5)
@@ -127,7 +127,7 @@ def test_linear_of_one_row_equals_linear_of_many():
 
 def test_float32_stays_float32():
     config = make_config()
-    cos, sin = ops.rope_angles(np.arange(5), config)
+    cos, sin = ops.rope_angles(np.arange(5), ops.rope_frequencies(config))
     x = random(5, 6, 10)
     for result in (
         ops.rope(x, cos, sin),
@@ -144,7 +144,7 @@ def test_the_adjacent_pairing_is_another_function():
     config = make_config(head_dim=4)
     x = np.array([[[1, 0, 0, 0]]], np.float32)
     with faults.swapped_rope_pairing():
-        rotated = ops.rope(x, *ops.rope_angles(np.array([1]), config))
+        rotated = ops.rope(x, *ops.rope_angles(np.array([1]), ops.rope_frequencies(config)))
     np.testing.assert_allclose(rotated[0, 0], [0.5403, 0.8415, 0, 0], atol=5e-5)
 
 

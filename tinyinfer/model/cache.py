@@ -9,7 +9,7 @@ A cache answers three questions of a forward pass over `num_new` tokens:
 Anything with these three methods can stand in: the model never sees what is behind them.
 """
 
-from types import ModuleType
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +21,7 @@ from tinyinfer.model.config import ModelConfig
 class Cache(Protocol):
     """What `Llama.forward` asks of a cache."""
 
-    def positions(self, num_new: int) -> np.ndarray: ...
+    def positions(self, num_new: int) -> Any: ...
 
     def attend(self, layer: int, queries: Any, keys: Any, values: Any) -> Any: ...
 
@@ -36,20 +36,14 @@ class KVCache:
     that fails half-way leaves the cache as it was.
     """
 
-    def __init__(self, config: ModelConfig, capacity: int, ops: ModuleType):
+    def __init__(self, config: ModelConfig, capacity: int, ops: Any):
         if capacity < 1:
             raise BadInput(f"capacity is {capacity}; a cache needs at least 1 slot")
         self.ops = ops
         self.capacity = capacity
         self.length = 0
         shape = (config.layers, capacity, config.kv_heads, config.head_dim)
-        try:
-            self.keys, self.values = ops.zeros(shape), ops.zeros(shape)
-        except MemoryError:
-            size = capacity * config.kv_bytes_per_token(bytes_per_number=4)
-            raise BadInput(
-                f"capacity {capacity} needs a cache of {size / 1e9:.1f} GB; this machine has no room for it"
-            ) from None
+        self.keys, self.values = allocate(shape, ops), allocate(shape, ops)
 
     def require(self, num_new: int) -> None:
         """Raise `BadInput`, before anything is written, when `num_new` more rows do not fit."""
@@ -108,3 +102,14 @@ class KVCache:
             }
             for layer in range(layers)
         }
+
+
+def allocate(shape: tuple[int, ...], ops: Any) -> Any:
+    """A block of zeros for keys or for values; `BadInput` with its size when there is no room for both."""
+    try:
+        return ops.zeros(shape)
+    except MemoryError:
+        size = 2 * math.prod(shape) * ops.zeros((1,)).itemsize
+        raise BadInput(
+            f"capacity {shape[-3]} needs a cache of {size / 1e9:.1f} GB; this machine has no room for it"
+        ) from None

@@ -1,6 +1,7 @@
 """The wiring of a Llama-family decoder. It holds no formula: those come from the ops it is given."""
 
-from types import ModuleType
+from collections.abc import Mapping
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -8,11 +9,18 @@ import numpy as np
 from tinyinfer.model.cache import Cache
 from tinyinfer.model.config import ModelConfig, layer_shapes
 
+# Weights that multiply the same input may be stacked and done as one product: fewer, larger pieces of work.
+STACKED = (("query", "key", "value"), ("gate", "up"))
+
 
 class Llama:
-    """A decoder over a flat list of new tokens. There is no batch axis: sequences meet only in the linear layers."""
+    """A decoder over a flat list of new tokens. There is no batch axis: sequences meet only in the linear layers.
 
-    def __init__(self, config: ModelConfig, weights: dict[str, np.ndarray], ops: ModuleType):
+    `weights` maps the names of `weight_shapes` to arrays; `ops` is one of the twins (`numpy_ops`, or what
+    `torch_ops.on` returns); `fused` stacks the weights of `STACKED`, which changes the products, not the answer.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Any], ops: Any, fused: bool = False):
         self.config, self.ops = config, ops
         self.embedding = ops.from_numpy(weights["embedding"])
         self.final_norm = ops.from_numpy(weights["final_norm"])
@@ -21,18 +29,23 @@ class Llama:
             {name: ops.from_numpy(weights[f"layers.{layer}.{name}"]) for name in layer_shapes(config)}
             for layer in range(config.layers)
         ]
+        if fused:
+            for w in self.layers:
+                stack_weights(w, ops)
+        self.frequencies = ops.rope_frequencies(config)
 
-    def forward(self, token_ids: np.ndarray, cache: Cache) -> Any:
+    def forward(self, token_ids: Any, cache: Cache) -> Any:
         """Run `new` tokens through every layer, storing their K and V; hidden states of shape (new, model_dim)."""
         ops, config = self.ops, self.config
         new = len(token_ids)
-        cos, sin = ops.rope_angles(cache.positions(new), config)
+        cos, sin = ops.rope_angles(ops.from_numpy(cache.positions(new)), self.frequencies)
         x = ops.embed(ops.from_numpy(token_ids), self.embedding)
         for layer, w in enumerate(self.layers):
             normed = ops.rms_norm(x, w["attention_norm"], config.rms_eps)
-            queries = ops.linear(normed, w["query"], w.get("query_bias")).reshape(new, config.heads, config.head_dim)
-            keys = ops.linear(normed, w["key"], w.get("key_bias")).reshape(new, config.kv_heads, config.head_dim)
-            values = ops.linear(normed, w["value"], w.get("value_bias")).reshape(new, config.kv_heads, config.head_dim)
+            queries, keys, values = self.project(normed, w, "query", "key", "value")
+            queries = queries.reshape(new, config.heads, config.head_dim)
+            keys = keys.reshape(new, config.kv_heads, config.head_dim)
+            values = values.reshape(new, config.kv_heads, config.head_dim)
             if config.qk_norm:
                 queries = ops.rms_norm(queries, w["query_norm"], config.rms_eps)
                 keys = ops.rms_norm(keys, w["key_norm"], config.rms_eps)
@@ -40,10 +53,37 @@ class Llama:
             x = x + ops.linear(mixed.reshape(new, -1), w["output"], w.get("output_bias"))
 
             normed = ops.rms_norm(x, w["ffn_norm"], config.rms_eps)
-            x = x + ops.linear(ops.swiglu(ops.linear(normed, w["gate"]), ops.linear(normed, w["up"])), w["down"])
+            gate, up = self.project(normed, w, "gate", "up")
+            x = x + ops.linear(ops.swiglu(gate, up), w["down"])
         cache.commit(new)
         return ops.rms_norm(x, self.final_norm, config.rms_eps)
 
+    def project(self, x: Any, w: dict[str, Any], *names: str) -> list[Any]:
+        """x W^T for each weight named: one product each, or one for all where their weights were stacked."""
+        stacked = "+".join(names)
+        if stacked not in w:
+            return [self.ops.linear(x, w[name], w.get(f"{name}_bias")) for name in names]
+        joint = self.ops.linear(x, w[stacked], w.get(f"{stacked}_bias"))
+        shapes = layer_shapes(self.config)
+        edges = accumulate((shapes[name][0] for name in names), initial=0)
+        return [joint[:, start:end] for start, end in pairwise(edges)]
+
+    def scores(self, hidden: Any) -> Any:
+        """Scores over the vocabulary for the given hidden rows only, (rows, vocab), where the backend computes."""
+        return self.ops.linear(hidden, self.head)
+
+    def step(self, token_ids: Any, cache: Cache) -> Any:
+        """A whole decode step: one token per sequence in, (batch, vocab) scores out, all where the backend computes."""
+        return self.scores(self.forward(token_ids, cache))
+
     def logits(self, hidden: Any) -> np.ndarray:
-        """Scores over the vocabulary for the given hidden rows only: float32 of shape (rows, vocab)."""
-        return self.ops.to_numpy(self.ops.linear(hidden, self.head))
+        """The scores brought back: NumPy float32 of shape (rows, vocab)."""
+        return self.ops.to_numpy(self.scores(hidden))
+
+
+def stack_weights(w: dict[str, Any], ops: Any) -> None:
+    """Replace the weights of one layer that multiply the same input by one taller weight."""
+    for names in STACKED:
+        for suffix in ("", "_bias"):
+            if names[0] + suffix in w:
+                w["+".join(names) + suffix] = ops.stack_rows([w.pop(name + suffix) for name in names])

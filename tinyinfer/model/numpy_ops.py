@@ -1,5 +1,7 @@
 """Every formula of the decoder in plain NumPy: the reference that other backends are compared with."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -26,6 +28,21 @@ def zeros(shape: tuple[int, ...]) -> Array:
     return np.zeros(shape, np.float32)
 
 
+def stack_rows(blocks: Sequence[Array]) -> Array:
+    """One array of all the blocks' rows."""
+    return np.concatenate(blocks)
+
+
+def normal(shape: tuple[int, ...], spread: float, seed: int) -> Array:
+    """Random numbers around 0, made where this backend computes: stand-in weights for measurements."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(spread)
+
+
+def inference_mode() -> AbstractContextManager:
+    """Hold this while computing; NumPy has nothing to switch off."""
+    return nullcontext()
+
+
 def embed(token_ids: Int[Array, "new"], table: Float[Array, "vocab model_dim"]) -> Float[Array, "new model_dim"]:
     """Look up one row of the table per token."""
     return table[token_ids]
@@ -46,7 +63,7 @@ def rms_norm(x: Float[Array, "*rows dim"], scale: Float[Array, "dim"], eps: floa
     return x / np.sqrt(mean_square + np.float32(eps)) * scale
 
 
-def rope_frequencies(config: ModelConfig) -> np.ndarray:
+def rope_frequencies(config: ModelConfig) -> Float[Array, "half"]:
     """Radians that each of the head_dim/2 pairs turns per position (Su et al., 2021), in float64.
 
     With `rope_type: llama3` pairs that turn slowly are slowed by `factor`, quick ones are kept, and between
@@ -62,10 +79,10 @@ def rope_frequencies(config: ModelConfig) -> np.ndarray:
 
 
 def rope_angles(
-    positions: Int[np.ndarray, "new"], config: ModelConfig
+    positions: Int[Array, "new"], frequencies: Float[Array, "half"]
 ) -> tuple[Float[Array, "new 1 half"], Float[Array, "new 1 half"]]:
     """Cosine and sine of every pair's angle at every position; computed once, used by every layer."""
-    angles = positions[:, None, None] * rope_frequencies(config)
+    angles = positions[:, None, None] * frequencies
     return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
@@ -129,6 +146,21 @@ def attend_block(
         np.copyto(scores.reshape(kv_heads, -1, new, seen), -np.inf, where=~causal_mask(new, seen))
     mixed = softmax(scores, out=scores) @ values.transpose(1, 0, 2)
     return mixed.reshape(kv_heads, -1, new, head_dim).transpose(2, 0, 1, 3).reshape(new, heads, head_dim)
+
+
+def attention_step(
+    queries: Float[Array, "batch heads head_dim"],
+    keys: Float[Array, "batch rows kv_heads head_dim"],
+    values: Float[Array, "batch rows kv_heads head_dim"],
+    seen: Int[Array, "batch"] | None = None,
+) -> Float[Array, "batch heads head_dim"]:
+    """One new query in each sequence, which attends the first `seen` of its own sequence's rows; all by default."""
+    batch, rows, kv_heads, head_dim = keys.shape
+    grouped = queries.reshape(batch, kv_heads, -1, head_dim)
+    scores = (grouped * head_dim**-0.5) @ keys.transpose(0, 2, 3, 1)
+    if seen is not None:
+        np.copyto(scores, -np.inf, where=(np.arange(rows) >= seen[:, None])[:, None, None])
+    return (softmax(scores, out=scores) @ values.transpose(0, 2, 1, 3)).reshape(queries.shape)
 
 
 def swiglu(gate: Float[Array, "new ffn_dim"], up: Float[Array, "new ffn_dim"]) -> Float[Array, "new ffn_dim"]:

@@ -1,8 +1,9 @@
 """The face that readers use: text in, text out, and below it token ids in, logits out."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, overload
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tinyinfer.model.config import ModelConfig
 from tinyinfer.model.llama import Llama
 from tinyinfer.model.naive import naive_logits
 from tinyinfer.performance.metrics import Timing, timing_from_timestamps
+from tinyinfer.serving.batch_session import BatchSession, SteadySession
 from tinyinfer.serving.sampling import Sampling, choose_token
 from tinyinfer.serving.session import Session, check_token_ids
 
@@ -42,13 +44,21 @@ class LanguageModel:
     """A decoder with its tokenizer. It keeps nothing between requests: each has a session of its own."""
 
     def __init__(
-        self, config: ModelConfig, weights: dict[str, np.ndarray], tokenizer: Tokenizer, ops, backend: str = "numpy"
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, Any],
+        tokenizer: Tokenizer,
+        ops: Any,
+        backend: str = "numpy",
+        fused: bool = False,
+        accelerate: Callable[[Callable], Callable] | None = None,
     ):
         self.config = config
         self.tokenizer = tokenizer
         self.backend = backend
         self.weights = weights
-        self.decoder = Llama(config, weights, ops)
+        self.decoder = Llama(config, weights, ops, fused)
+        self.accelerate = accelerate
 
     def __repr__(self) -> str:
         shown = ("layers", "model_dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab")
@@ -59,10 +69,21 @@ class LanguageModel:
         ids = check_token_ids(token_ids, self.config.vocab)
         if len(ids) > self.config.max_context:
             raise BadInput(f"{len(ids)} tokens; model {self.config.name} reads at most {self.config.max_context}")
-        return naive_logits(self.config, self.weights, ids.tolist())
+        return naive_logits(self.config, dict(self.weights), ids.tolist())
 
-    def start(self, capacity: int) -> Session:
-        """Begin one request with room for `capacity` tokens: prompt + new tokens - 1, as the last is never fed."""
+    @overload
+    def start(self, capacity: int) -> Session: ...
+    @overload
+    def start(self, capacity: int, batch: int) -> BatchSession: ...
+    def start(self, capacity, batch=None):
+        """Begin one request with room for `capacity` tokens: prompt + new tokens - 1, as the last is never fed.
+
+        With `batch` begin so many that step together, each with that room: a `BatchSession`.
+        """
+        if batch is not None:
+            return BatchSession(self.decoder, capacity, batch, self.accelerate)
+        if self.accelerate is not None:
+            return SteadySession(self.decoder, capacity, self.accelerate)
         return Session(self.decoder, capacity)
 
     def stream(

@@ -7,6 +7,7 @@ import numpy as np
 
 from tinyinfer.errors import BadInput
 from tinyinfer.model.cache import KVCache
+from tinyinfer.model.config import ModelConfig
 from tinyinfer.model.llama import Llama
 
 
@@ -14,18 +15,9 @@ class Session:
     """A sequence in progress. A refused call changes nothing, so the session can go on."""
 
     def __init__(self, decoder: Llama, capacity: int):
-        config = decoder.config
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
-            raise BadInput(f"capacity is {capacity!r}; it must be a whole number of at least 1")
-        if capacity > config.max_context:
-            raise BadInput(f"capacity is {capacity}; model {config.name} reads at most {config.max_context} tokens")
-        if config.sliding_window is not None and capacity > config.sliding_window:
-            raise BadInput(
-                f"sliding_window is {config.sliding_window} and capacity {capacity}; window attention is not built in, "
-                f"so at most {config.sliding_window} tokens can be held"
-            )
+        check_capacity(decoder.config, capacity)
         self.decoder = decoder
-        self.cache = KVCache(config, capacity, decoder.ops)
+        self.cache = KVCache(decoder.config, capacity, decoder.ops)
 
     def prefill(self, token_ids: Sequence[int]) -> np.ndarray:
         """Read known tokens all at once; logits after the last of them, shape (vocab,).
@@ -45,9 +37,23 @@ class Session:
         return forked
 
     def _append(self, token_ids: np.ndarray) -> np.ndarray:
-        hidden: Any = self.decoder.forward(token_ids, self.cache)
-        # Only the last row is turned into logits: n rows over a big vocabulary would dwarf the KV cache.
-        return self.decoder.logits(hidden[-1:])[0]
+        with self.decoder.ops.inference_mode():
+            hidden: Any = self.decoder.forward(token_ids, self.cache)
+            # Only the last row is turned into logits: n rows over a big vocabulary would dwarf the KV cache.
+            return self.decoder.logits(hidden[-1:])[0]
+
+
+def check_capacity(config: ModelConfig, capacity: int) -> None:
+    """Raise `BadInput` when no request to this model can have so many cache slots."""
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+        raise BadInput(f"capacity is {capacity!r}; it must be a whole number of at least 1")
+    if capacity > config.max_context:
+        raise BadInput(f"capacity is {capacity}; model {config.name} reads at most {config.max_context} tokens")
+    if config.sliding_window is not None and capacity > config.sliding_window:
+        raise BadInput(
+            f"sliding_window is {config.sliding_window} and capacity {capacity}; window attention is not built in, "
+            f"so at most {config.sliding_window} tokens can be held"
+        )
 
 
 def check_token_ids(token_ids: Sequence[int], vocab: int) -> np.ndarray:

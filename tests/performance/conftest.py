@@ -1,0 +1,7 @@
+import pytest
+
+
+@pytest.fixture(scope="session")
+def backend():
+    """What is counted and predicted here is counted on NumPy."""
+    return ("numpy", None)

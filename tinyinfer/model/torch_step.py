@@ -1,0 +1,53 @@
+"""Two ways to run a decode step faster than PyTorch does operation by operation: compile it, or capture it.
+
+Both need a step whose shapes never change; `DecodePass` is one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tinyinfer.errors import BadInput
+
+Step = Callable[[torch.Tensor, Any], torch.Tensor]
+
+
+def compiled(step: Step) -> Step:
+    """The step with its small operations fused into few kernels by `torch.compile`; the first call compiles it."""
+    return torch.compile(step)
+
+
+class captured:  # noqa: N801 - used like `compiled`, as a function of a step
+    """The step as a CUDA graph: recorded once, then started whole, one launch for all its kernels.
+
+    The first call of a pass records it. Recording runs the step, which moves the pass on, so it is put back after.
+    """
+
+    def __init__(self, step: Step):
+        if not torch.cuda.is_available():
+            raise BadInput("decode is 'captured'; a CUDA graph needs a CUDA device, and PyTorch finds none here")
+        self.step = step
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, token_ids: torch.Tensor, decode_pass: Any) -> torch.Tensor:
+        """Run the step on new token ids; always with the pass of the first call."""
+        if self.graph is None:
+            self._record(token_ids, decode_pass)
+        self.inputs.copy_(token_ids)
+        self.graph.replay()  # type: ignore[union-attr]
+        return self.outputs
+
+    def _record(self, token_ids: torch.Tensor, decode_pass: Any) -> None:
+        self.inputs, lengths = token_ids.clone(), decode_pass.lengths.clone()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # lazy set-up of libraries must not be recorded
+            for _ in range(2):
+                self.step(self.inputs, decode_pass)
+                decode_pass.lengths.copy_(lengths)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.outputs = self.step(self.inputs, decode_pass)
+        decode_pass.lengths.copy_(lengths)
