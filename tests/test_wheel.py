@@ -36,3 +36,4 @@ def test_the_wheel_holds_the_model_the_font_and_the_command(tmp_path):
     for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
         assert f"tinyinfer/models/tang/{name}" in names
     assert "tinyinfer/figures/TinyHanzi.otf" in names
+    assert {"tinyinfer/figures/web/widgets.js", "tinyinfer/figures/web/widgets.css"} <= names

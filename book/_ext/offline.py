@@ -26,7 +26,8 @@ def drop_thebe(app: Sphinx, pagename: str, templatename: str, context: dict, doc
 
 
 def mend_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doctree) -> None:
-    """Two pieces of Sphinx's HTML that axe calls serious: citations outside their list, definitions without a term."""
+    """Three pieces of Sphinx's HTML that axe calls serious: citations outside their list, definitions without a term,
+    and, on the page of all modules, a list outside an item."""
 
     def as_lines(signature: re.Match) -> str:
         lines = signature[2].replace("<dd>", '<span class="sig-line">').replace("</dd>", "</span>")
@@ -36,6 +37,8 @@ def mend_roles(app: Sphinx, pagename: str, templatename: str, context: dict, doc
         body = body.replace('role="doc-biblioentry"', 'role="listitem"')
         parameters = r'(<span class="sig-paren">\(</span>)\s*<dl>(.*?)</dl>\s*(<span class="sig-paren">\))'
         context["body"] = re.sub(parameters, as_lines, body, flags=re.DOTALL)
+        if pagename == "_modules/index":
+            context["body"] = re.sub(r"</li>\s*<ul>", "<ul>", body)
 
 
 def setup(app: Sphinx) -> dict:

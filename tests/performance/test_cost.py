@@ -23,7 +23,6 @@ from tinyinfer.performance.cost import (
     decode_cost,
     decode_operations,
     kv_projections,
-    llm_viewer_operations,
     naive_generation_cost,
     parameters,
     prefill_cost,
@@ -32,6 +31,8 @@ from tinyinfer.performance.cost import (
     weight_bytes_read,
     whole_pass,
 )
+from tinyinfer.performance.hardware import find_hardware
+from tinyinfer.performance.llm_viewer import llm_viewer_operations
 from tinyinfer.performance.shapes import SHAPES, find_shape
 
 ORACLES = Path(__file__).parent.parent / "oracles"
@@ -94,6 +95,17 @@ def test_a_decode_step_reads_every_weight_once_for_the_whole_batch_and_the_cache
     for batch in (1, 13):
         moved = decode_cost(TOY, context=5, batch=batch).bytes_moved
         assert moved == weight_bytes_read(TOY) + batch * (5 + 1) * TOY.kv_bytes_per_token()
+
+
+def test_fused_products_start_six_kernels_in_a_layer_and_do_the_same_work():
+    for apart, fused in (
+        (decode_cost(TOY, 5, batch=3), decode_cost(TOY, 5, batch=3, fused=True)),
+        (prefill_cost(TOY, 7, past=4), prefill_cost(TOY, 7, past=4, fused=True)),
+    ):
+        assert (apart.launches, fused.launches) == (3 * 9 + 1, 3 * 6 + 1)
+        assert replace(fused, launches=apart.launches) == apart
+    starting = {name for name, work in decode_operations(TOY, 5, fused=True).items() if work.launches}
+    assert starting == {"q_proj", "scores", "weighted_sum", "out_proj", "gate", "down", "lm_head"}
 
 
 def test_biases_and_query_key_norms_are_bytes_and_not_flops():
@@ -243,6 +255,28 @@ def test_each_matrix_product_equals_llm_viewers(model, phase):
             uncounted_heads = config.heads - config.kv_heads
             moved += batch * context * uncounted_heads * config.head_dim * activation_bytes
         assert (counted.flops, counted.bytes_moved) == (flops, moved), row["op"]
+
+
+LLM_VIEWER_DEVICES = {
+    "nvidia_A6000": replace(find_hardware("RTX A6000"), flops_per_second={"bf16": 309.677e12 / 2}),
+    "nvidia_A100_80G": find_hardware("A100 80GB SXM"),
+    "nvidia_H100_SXM": replace(
+        find_hardware("H100 SXM"), bytes_per_second=3072e9, flops_per_second={"bf16": 1979e12 / 2}
+    ),
+}
+
+
+@pytest.mark.parametrize("device", LLM_VIEWER_DEVICES)
+def test_times_and_bounds_of_single_products_equal_llm_viewers(device):
+    """Convention: its FLOPs, bytes and peaks (to more digits; 3,072 GB/s for an H100), 16-bit products, no launches."""
+    rows = [row for row in read_oracle("llm_viewer_per_op.csv") if row["hardware"] == device]
+    rows = [row for row in rows if row["op"] not in NOT_MATRIX_PRODUCTS]
+    for row in rows:
+        work, hardware = Work(int(row["OPs"]), int(row["memory_access"])), LLM_VIEWER_DEVICES[device]
+        assert work.seconds_on(hardware, "bf16") == pytest.approx(float(row["inference_time"]), rel=1e-9), row["op"]
+        assert work.bound_on(hardware, "bf16") == row["bound"]
+        assert work.intensity == pytest.approx(float(row["arithmetic_intensity"]))
+    assert {row["bound"] for row in rows} == {"compute", "memory"}
 
 
 def test_gpt_2_flops_and_parameters_equal_nanogpts():

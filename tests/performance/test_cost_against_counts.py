@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from tinyinfer.model import numpy_ops
-from tinyinfer.performance.cost import cached_generation_cost, decode_cost, naive_generation_cost, prefill_cost
+from tinyinfer.performance.cost import (
+    cached_generation_cost,
+    decode_cost,
+    naive_generation_cost,
+    parameters,
+    prefill_cost,
+)
 from tinyinfer.performance.counting import counted
+from tinyinfer.performance.shapes import find_shape
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +78,32 @@ def test_a_whole_answer_naive_and_cached(watched):
     expected = naive_generation_cost(model.config, 4, new_tokens).flops
     # The naive function turns every row into logits; the formula counts the last row only.
     assert naive == expected + sum(2 * model.config.model_dim * model.config.vocab * (n - 1) for n in range(4, 10))
+
+
+def test_pytorchs_counter_finds_the_same_in_hugging_faces_llama_3_8b():
+    """Convention: full-square attention, as the products are written. On the meta device: shapes without numbers."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config, batch, prompt = find_shape("llama-3-8b"), 3, 17
+    sizes = transformers.LlamaConfig(
+        hidden_size=config.model_dim, num_hidden_layers=config.layers, num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads, intermediate_size=config.ffn_dim, vocab_size=config.vocab,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+
+    def count(new, seen, cache=None, **options):
+        with FlopCounterMode(display=False) as counter, torch.inference_mode():
+            ids, mask = torch.zeros((batch, new), dtype=torch.long), torch.ones((batch, 1, new, seen), dtype=torch.bool)
+            answer = llama(ids, mask, None, cache, use_cache=True, **options)
+        return counter.get_total_flops(), answer.past_key_values
+
+    with torch.device("meta"):
+        llama = transformers.LlamaForCausalLM(sizes).eval()
+        every, _ = count(prompt, prompt)
+        last, cache = count(prompt, prompt, logits_to_keep=1)
+        step, _ = count(1, prompt + 1, cache)
+    assert sum(weight.numel() for weight in llama.parameters()) == parameters(config)
+    assert every == prefill_cost(config, prompt, batch=batch, attention="full_square", logits="all").flops
+    assert last == prefill_cost(config, prompt, batch=batch, attention="full_square").flops
+    assert step == decode_cost(config, context=prompt + 1, batch=batch).flops

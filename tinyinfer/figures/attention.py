@@ -1,6 +1,7 @@
 """Figures of chapter 1: one row of attention, its scale, its mask, and what generation without memory repeats."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -8,6 +9,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Rectangle
 
 from tinyinfer.figures.style import DECODE, INK, KV_CACHE, LIMIT, OTHER, PREFILL, Figure, new_figure
+from tinyinfer.model.numpy_ops import softmax
 
 NOT_YET, REPEATED, NEW = range(3)
 _PALE = "#EFEFEF"
@@ -49,6 +51,31 @@ def draw_scale(head_dims: Sequence[int], unscaled: Sequence[float], scaled: Sequ
     axes.axhline(1 / 16, color=OTHER, linewidth=1)
     axes.text(head_dims[-1], 1 / 16 - 0.01, "all 16 equal: 1/16", ha="right", va="top", fontsize=10)
     return figure
+
+
+@dataclass(frozen=True)
+class AttentionSteps:
+    """Every number between queries and the mix of values, one row per token that asks; scores are scaled."""
+
+    products: np.ndarray
+    scores: np.ndarray
+    masked: np.ndarray
+    weights: np.ndarray
+    mixed: np.ndarray
+
+
+def attention_steps(
+    queries: np.ndarray, keys: np.ndarray, values: np.ndarray, masked: bool = True, scaled: bool = True
+) -> AttentionSteps:
+    """One head of attention, with nothing thrown away. Arrays are (tokens, head_dim), and so is `mixed`.
+
+    `masked` and `scaled` switch the causal mask and the division by the root of head_dim off.
+    """
+    products = queries @ keys.T
+    scores = products * np.float32(queries.shape[1] ** -0.5) if scaled else products
+    seen = np.where(np.tri(len(queries), dtype=bool), scores, -np.inf) if masked else scores
+    weights = softmax(seen)
+    return AttentionSteps(products, scores, seen, weights, weights @ values)
 
 
 def draw_mask(tokens: Sequence[str], panels: Mapping[str, np.ndarray]) -> Figure:

@@ -7,7 +7,18 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from tinyinfer.figures.style import DECODE, INK, KV_CACHE, LIMIT, OTHER, PREFILL, Figure, new_figure
+from tinyinfer.figures.style import (
+    DECODE,
+    INK,
+    INTENSITY_LIMITS,
+    KV_CACHE,
+    LIMIT,
+    OTHER,
+    PREFILL,
+    RATE_LIMITS,
+    Figure,
+    new_figure,
+)
 from tinyinfer.performance.hardware import Hardware
 
 
@@ -132,11 +143,6 @@ def draw_latencies(prompts: Sequence[int], ttft: Latencies, tpot: Latencies) -> 
     return figure
 
 
-# The same limits in every roofline of the book, so that pictures can be laid over each other.
-INTENSITY_LIMITS = (0.1, 10_000.0)
-RATE_LIMITS = (1e9, 2e15)
-
-
 @dataclass(frozen=True)
 class RooflinePoint:
     """One phase on a roofline: its FLOP per byte, and the FLOP/s predicted and measured."""
@@ -162,7 +168,7 @@ def draw_phases_roofline(
         axes.text(INTENSITY_LIMITS[1] / 1.3, (behind.peak(dtype) or 0) * 1.25, behind.name, ha="right", va="bottom")
     _roof(axes, hardware, dtype, LIMIT, "roof")
     axes.text(INTENSITY_LIMITS[1] / 1.3, peak * 1.25, "arithmetic", ha="right", va="bottom")
-    axes.text(1.6, 4.2 * hardware.bytes_per_second, "memory", ha="right", va="bottom")
+    axes.text(1.4, 2.6 * hardware.bytes_per_second, "memory", ha="right", va="bottom")
     axes.annotate(
         f"ridge: {ridge:.0f} FLOP per byte", (ridge, peak), (0, -62), textcoords="offset points", ha="left",
         arrowprops={"arrowstyle": "-", "color": LIMIT, "linewidth": 1, "relpos": (0, 1), "shrinkB": 0},

@@ -4,6 +4,7 @@ Colour is never alone. Prefill is drawn as a line or with triangles, decode as a
 an area or with squares, a prediction dashed and hollow, a measurement solid and filled.
 """
 
+import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MatplotlibFigure
 
+from tinyinfer.errors import BadInput
+
 PREFILL = "#D55E00"
 DECODE = "#005AB5"
 WEIGHTS = "#DDCC77"
@@ -20,6 +23,10 @@ KV_CACHE = "#009E73"
 TRANSFER = "#882255"
 LIMIT = "#000000"
 OTHER = "#BBBBBB"
+
+# The same limits in every roofline of the book, so that pictures can be laid over each other.
+INTENSITY_LIMITS = (0.1, 1e5)
+RATE_LIMITS = (1e9, 1e16)
 
 INK = "#222222"
 FONT = Path(__file__).with_name("TinyHanzi.otf")
@@ -66,6 +73,24 @@ class Figure(MatplotlibFigure):
     def save_svg(self, path: str | Path) -> None:
         """Write an SVG whose bytes are the same at every run; text as paths, since an image has no page fonts."""
         self.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+
+    def save(self, path: str | Path) -> None:
+        """Write an .svg or a .png, whole or not at all. `BadInput` on another ending or a place that takes no file."""
+        path = Path(path)
+        if path.suffix not in (".svg", ".png"):
+            raise BadInput(f"a figure is written as .svg or .png; {str(path)!r} ends in neither")
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        try:
+            if path.suffix == ".svg":
+                self.save_svg(unfinished)
+            else:
+                unfinished.write_bytes(self._repr_png_())
+            unfinished.replace(path)
+        except OSError as wrong:
+            raise BadInput(f"{path} cannot be written: {wrong.strerror}") from None
+        finally:
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
 
 
 def new_figure(width: float = 7.0, height: float = 4.0) -> tuple[Figure, Axes]:

@@ -1,7 +1,7 @@
 """Keys and values of several sequences at once, and the two kinds of pass that fill them.
 
-A batch has no padding: a prefill is one flat list of every prompt's tokens, and each token keeps its true position. What
-a batch shares is the weights, which are read once for all; keys and values it does not share.
+A batch has no padding: a prefill is one flat list of every prompt's tokens, and each token keeps its true position.
+What a batch shares is the weights, which are read once for all; keys and values it does not share.
 """
 
 from collections.abc import Sequence

@@ -38,6 +38,10 @@ def normal(shape: tuple[int, ...], spread: float, seed: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(spread)
 
 
+def synchronise() -> None:
+    """Wait until everything asked for is done; NumPy is done when it answers."""
+
+
 def inference_mode() -> AbstractContextManager:
     """Hold this while computing; NumPy has nothing to switch off."""
     return nullcontext()

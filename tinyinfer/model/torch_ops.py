@@ -34,7 +34,7 @@ def on(device: str = "cpu", dtype: str = "float32") -> SimpleNamespace:
         raise BadInput(f"dtype {dtype} is not in the hardware of {torch.cuda.get_device_name()}; float16 is")
     operations = {name: value for name, value in globals().items() if getattr(value, "__module__", "") == __name__}
     placed = {name: partial(operations[name], **place) for name in ("from_numpy", "zeros", "normal")}
-    placed["rope_frequencies"] = partial(rope_frequencies, device=place["device"])
+    placed |= {name: partial(operations[name], device=place["device"]) for name in ("rope_frequencies", "synchronise")}
     return SimpleNamespace(**operations | placed | place)
 
 
@@ -88,6 +88,12 @@ def normal(
     """Random numbers around 0, made where this backend computes: stand-in weights for measurements."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.empty(shape, device=device, dtype=dtype).normal_(0.0, spread, generator=generator)
+
+
+def synchronise(device: torch.device = CPU) -> None:
+    """Wait until everything asked for is done: a GPU works on while the host has long gone ahead."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def inference_mode() -> AbstractContextManager:

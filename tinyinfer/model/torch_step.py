@@ -18,8 +18,13 @@ def compiled(step: Step) -> Step:
     return torch.compile(step)
 
 
-class captured:  # noqa: N801 - used like `compiled`, as a function of a step
-    """The step as a CUDA graph: recorded once, then started whole, one launch for all its kernels.
+def captured(step: Step) -> Step:
+    """The step as a CUDA graph, recorded at the first call."""
+    return CapturedStep(step)
+
+
+class CapturedStep:
+    """A step as a CUDA graph: recorded once, then started whole, one launch for all its kernels.
 
     The first call of a pass records it. Recording runs the step, which moves the pass on, so it is put back after.
     """

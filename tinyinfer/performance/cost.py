@@ -7,65 +7,25 @@ Conventions, because published counts differ in each of them:
   products too, as a kernel computes them that does not skip them.
 - Logits are those of the last row only, which is all that generation needs. `logits="all"` counts every row.
 - Bytes are what must cross the memory bus once: weights and KV rows. Activations are taken to stay on the chip;
-  `llm_viewer_operations` alone moves them.
+  `llm_viewer.py` alone moves them.
 - The embedding table is looked up, not streamed, so it costs no bytes; a tied table is read once, as the head.
-- A launch is one kernel for each matrix product, with everything else fused into it.
+- A launch is one kernel for each matrix product, with everything else fused into it: 9 in a layer and one for the
+  head. With `fused=True` one product gives Q, K and V and one gives gate and up: 6 in a layer. An eager framework
+  starts more (norms, RoPE, softmax, additions); where kernels were counted, `dataclasses.replace(work, launches=...)`.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from tinyinfer.errors import BadInput
 from tinyinfer.model.config import ModelConfig, layer_shapes, weight_shapes
-from tinyinfer.performance.hardware import Hardware
+from tinyinfer.performance.work import Work
 
 Attention = Literal["exact_causal", "full_square"]
 Logits = Literal["last", "all"]
 
 # The operations that a pass does once; all others are done once in every layer.
 ONCE_PER_PASS = ("final_norm", "lm_head")
-
-
-@dataclass(frozen=True)
-class Work:
-    """What an operation asks of a machine: FLOPs, bytes over the memory bus, kernels to start."""
-
-    flops: int = 0
-    bytes_moved: float = 0
-    launches: int = 0
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.flops + other.flops, self.bytes_moved + other.bytes_moved, self.launches + other.launches)
-
-    def __mul__(self, times: int) -> "Work":
-        return Work(self.flops * times, self.bytes_moved * times, self.launches * times)
-
-    @property
-    def intensity(self) -> float:
-        """Arithmetic intensity: FLOP per byte moved, to be compared with a machine's ridge point."""
-        return self.flops / self.bytes_moved if self.bytes_moved else math.inf
-
-    def seconds_on(self, hardware: Hardware, dtype: str = "bf16") -> float:
-        """The least time that `hardware` needs: max(compute, memory) + launches x floor.
-
-        Compute and memory overlap, so the larger counts (Williams, Waterman and Patterson, 2009); starting kernels
-        one after another overlaps with neither. Where no FLOP/s is published, memory alone bounds.
-        """
-        compute, memory, launch = self._limits(hardware, dtype)
-        return max(compute, memory) + launch
-
-    def bound_on(self, hardware: Hardware, dtype: str = "bf16") -> Literal["compute", "memory", "launch"]:
-        """Which of the three limits sets the time."""
-        compute, memory, launch = self._limits(hardware, dtype)
-        if launch > max(compute, memory):
-            return "launch"
-        return "compute" if compute > memory else "memory"
-
-    def _limits(self, hardware: Hardware, dtype: str) -> tuple[float, float, float]:
-        peak = hardware.peak(dtype)
-        compute = 0.0 if peak is None else self.flops / peak
-        return compute, self.bytes_moved / hardware.bytes_per_second, self.launches * hardware.launch_floor_seconds
 
 
 def parameters(config: ModelConfig) -> int:
@@ -101,16 +61,17 @@ def prefill_operations(
     kv_bytes: float = 2,
     attention: Attention = "exact_causal",
     logits: Logits = "last",
+    fused: bool = False,
 ) -> dict[str, Work]:
     """Each operation of a pass over `new_tokens` per sequence, after `past` cached ones: one layer's, then the head's.
 
     Bytes: the weights once for the whole batch; per sequence, the cached rows read and the new rows written. The new
     rows are not read back: they are still on the chip.
     """
-    _require(1, new_tokens=new_tokens, batch=batch)
-    _require(0, past=past)
-    _choose("attention", attention, ("exact_causal", "full_square"))
-    _choose("logits", logits, ("last", "all"))
+    require_counts(1, new_tokens=new_tokens, batch=batch)
+    require_counts(0, past=past)
+    require_choice("attention", attention, ("exact_causal", "full_square"))
+    require_choice("logits", logits, ("last", "all"))
     pairs = causal_pairs(new_tokens, past, config.sliding_window)
     if attention == "full_square":
         pairs = new_tokens * (past + new_tokens)
@@ -124,19 +85,25 @@ def prefill_operations(
         logit_rows=batch * (new_tokens if logits == "all" else 1),
         weight_bytes=weight_bytes,
         kv_bytes=kv_bytes,
+        fused=fused,
     )
 
 
 def decode_operations(
-    config: ModelConfig, context: int, batch: int = 1, weight_bytes: float = 2, kv_bytes: float = 2
+    config: ModelConfig,
+    context: int,
+    batch: int = 1,
+    weight_bytes: float = 2,
+    kv_bytes: float = 2,
+    fused: bool = False,
 ) -> dict[str, Work]:
     """Each operation of one decode step: one new token per sequence, which attends `context` keys, its own included.
 
     Bytes: the weights once for the whole batch; per sequence, `context` rows of K and V read and one written.
     """
-    _require(1, context=context, batch=batch)
+    require_counts(1, context=context, batch=batch)
     keys = batch * min(context, config.sliding_window or context)
-    return _operations(config, batch, keys, keys, batch, weight_bytes, kv_bytes)
+    return _operations(config, batch, keys, keys, batch, weight_bytes, kv_bytes, fused)
 
 
 def prefill_cost(
@@ -148,17 +115,23 @@ def prefill_cost(
     kv_bytes: float = 2,
     attention: Attention = "exact_causal",
     logits: Logits = "last",
+    fused: bool = False,
 ) -> Work:
     """The whole pass of `prefill_operations`."""
-    operations = prefill_operations(config, new_tokens, past, batch, weight_bytes, kv_bytes, attention, logits)
+    operations = prefill_operations(config, new_tokens, past, batch, weight_bytes, kv_bytes, attention, logits, fused)
     return whole_pass(config, operations)
 
 
 def decode_cost(
-    config: ModelConfig, context: int, batch: int = 1, weight_bytes: float = 2, kv_bytes: float = 2
+    config: ModelConfig,
+    context: int,
+    batch: int = 1,
+    weight_bytes: float = 2,
+    kv_bytes: float = 2,
+    fused: bool = False,
 ) -> Work:
     """The whole step of `decode_operations`."""
-    return whole_pass(config, decode_operations(config, context, batch, weight_bytes, kv_bytes))
+    return whole_pass(config, decode_operations(config, context, batch, weight_bytes, kv_bytes, fused))
 
 
 def whole_pass(config: ModelConfig, operations: dict[str, Work]) -> Work:
@@ -167,55 +140,13 @@ def whole_pass(config: ModelConfig, operations: dict[str, Work]) -> Work:
     return sum((work * times[name] for name, work in operations.items()), Work())
 
 
-def llm_viewer_operations(
-    config: ModelConfig,
-    phase: Literal["prefill", "decode"],
-    context: int,
-    batch: int = 1,
-    weight_bytes: float = 2,
-    activation_bytes: float = 2,
-    kv_bytes: float = 2,
-) -> dict[str, Work]:
-    """The matrix products as LLM-Viewer counts them: full-square attention, and no value stays on the chip.
-
-    Every product reads its inputs from memory and writes its outputs there: hidden states, the score matrix, and in
-    prefill the K and V rows just written. Source: `model_analyzer.py` of hahnyuan/LLM-Viewer.
-    """
-    _choose("phase", phase, ("prefill", "decode"))
-    if phase == "prefill":
-        operations = prefill_operations(config, context, 0, batch, weight_bytes, kv_bytes, "full_square")
-        new_tokens, read_back = context, batch * context * config.kv_heads * config.head_dim * kv_bytes
-    else:
-        operations = decode_operations(config, context, batch, weight_bytes, kv_bytes)
-        new_tokens, read_back = 1, 0
-    tokens, query_dim = batch * new_tokens, config.heads * config.head_dim
-    scores = tokens * config.heads * context
-    activations = {
-        "q_proj": tokens * (config.model_dim + query_dim),
-        "k_proj": tokens * config.model_dim,  # its output is the KV row, counted already
-        "v_proj": tokens * config.model_dim,
-        "scores": tokens * query_dim + scores,
-        "weighted_sum": scores + tokens * query_dim,
-        "out_proj": tokens * (query_dim + config.model_dim),
-        "gate": tokens * (config.model_dim + config.ffn_dim),
-        "up": tokens * (config.model_dim + config.ffn_dim),
-        "down": tokens * (config.ffn_dim + config.model_dim),
-        "lm_head": batch * (config.model_dim + config.vocab),
-    }
-    return {
-        name: operations[name]
-        + Work(bytes_moved=numbers * activation_bytes + (read_back if name in ("scores", "weighted_sum") else 0))
-        for name, numbers in activations.items()
-    }
-
-
 # Generating `new_tokens` from a prompt takes `new_tokens` passes: over prompt, prompt + 1, ... tokens when nothing is
 # kept; over the prompt and then one token at a time with a cache. The last sampled token is never fed.
 
 
 def naive_generation_cost(config: ModelConfig, prompt: int, new_tokens: int, weight_bytes: float = 2) -> Work:
     """Generate with no cache: every pass computes the whole past again. Bytes are weights only; no row is kept."""
-    _require(1, prompt=prompt, new_tokens=new_tokens)
+    require_counts(1, prompt=prompt, new_tokens=new_tokens)
     passes = (
         prefill_cost(config, prompt + sampled, weight_bytes=weight_bytes, kv_bytes=0) for sampled in range(new_tokens)
     )
@@ -226,7 +157,7 @@ def cached_generation_cost(
     config: ModelConfig, prompt: int, new_tokens: int, weight_bytes: float = 2, kv_bytes: float = 2
 ) -> Work:
     """Generate with a cache: one prefill, which gives the first token, and `new_tokens` - 1 decode steps."""
-    _require(1, prompt=prompt, new_tokens=new_tokens)
+    require_counts(1, prompt=prompt, new_tokens=new_tokens)
     steps = (
         decode_cost(config, prompt + sampled, weight_bytes=weight_bytes, kv_bytes=kv_bytes)
         for sampled in range(1, new_tokens)
@@ -236,7 +167,7 @@ def cached_generation_cost(
 
 def kv_projections(prompt: int, new_tokens: int, cached: bool) -> int:
     """Tokens whose K and V each layer computes while it generates `new_tokens`: O(n^2) without a cache, O(n) with."""
-    _require(1, prompt=prompt, new_tokens=new_tokens)
+    require_counts(1, prompt=prompt, new_tokens=new_tokens)
     return prompt + new_tokens - 1 if cached else sum(range(prompt, prompt + new_tokens))
 
 
@@ -245,7 +176,7 @@ def score_pairs(prompt: int, new_tokens: int, cached: bool) -> int:
 
     A cached step still costs O(n): a cache saves the past's projections and its queries, not the look at its keys.
     """
-    _require(1, prompt=prompt, new_tokens=new_tokens)
+    require_counts(1, prompt=prompt, new_tokens=new_tokens)
     if cached:
         return causal_pairs(prompt + new_tokens - 1)
     return sum(causal_pairs(length) for length in range(prompt, prompt + new_tokens))
@@ -255,7 +186,7 @@ def cache_bytes_written(
     config: ModelConfig, prompt: int, new_tokens: int, preallocated: bool, kv_bytes: int = 2
 ) -> int:
     """Bytes of K and V written while generating. Concatenation copies every old row at each step; one block, none."""
-    _require(1, prompt=prompt, new_tokens=new_tokens)
+    require_counts(1, prompt=prompt, new_tokens=new_tokens)
     # Concatenating writes a fresh block of `length` rows in each pass: as many rows as the naive loop projects.
     return kv_projections(prompt, new_tokens, cached=preallocated) * config.kv_bytes_per_token(kv_bytes)
 
@@ -269,6 +200,8 @@ _WEIGHT_OF = {
     "up": "up",
     "down": "down",
 }
+# Fused, q_proj starts the kernel that does all three, and gate the one that does both.
+_STARTED_WITH_ANOTHER = ("k_proj", "v_proj", "up")
 
 
 def _operations(
@@ -279,6 +212,7 @@ def _operations(
     logit_rows: int,
     weight_bytes: float,
     kv_bytes: float,
+    fused: bool,
 ) -> dict[str, Work]:
     """The formulas; every count is for the whole batch, and every new token writes one row of K and one of V."""
     shapes = layer_shapes(config)
@@ -288,7 +222,8 @@ def _operations(
         outputs, inputs = shapes[_WEIGHT_OF[operation]]
         bias = math.prod(shapes.get(f"{_WEIGHT_OF[operation]}_bias", (0,)))
         written = tokens * row_bytes if operation in ("k_proj", "v_proj") else 0
-        return Work(2 * tokens * outputs * inputs, (outputs * inputs + bias) * weight_bytes + written, 1)
+        launches = 0 if fused and operation in _STARTED_WITH_ANOTHER else 1
+        return Work(2 * tokens * outputs * inputs, (outputs * inputs + bias) * weight_bytes + written, launches)
 
     # Per pair and *query* head a dot product of head_dim; the bytes are those of the fewer *key/value* heads.
     attend = Work(2 * pairs * config.heads * config.head_dim, rows_read * row_bytes, 1)
@@ -305,12 +240,14 @@ def _operations(
     }
 
 
-def _require(minimum: int, **counts: int) -> None:
+def require_counts(minimum: int, **counts: int) -> None:
+    """Raise `BadInput`, naming it, on a count that is no whole number or below `minimum`."""
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < minimum:
             raise BadInput(f"{name} is {count!r}; it must be a whole number of at least {minimum}")
 
 
-def _choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
+def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Raise `BadInput` on a choice that does not exist."""
     if value not in allowed:
         raise BadInput(f"{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")

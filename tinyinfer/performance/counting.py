@@ -3,6 +3,7 @@
 Nothing here knows a formula of `cost.py`; the two are compared in tests.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,24 @@ def count_into(tally: Tally | None, array: np.ndarray) -> CountingArray:
     counting = array.view(CountingArray)
     counting.tally = tally
     return counting
+
+
+def count_kernels(run: Callable[[], Any]) -> int:
+    """How many operations PyTorch starts, one by one, while `run` runs; views of existing numbers are none."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counting(TorchDispatchMode):
+        started = 0
+
+        def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            given = function._schema.returns
+            view = any(each.alias_info is not None and not each.alias_info.is_write for each in given)
+            self.started += not view
+            return function(*arguments, **(options or {}))
+
+    with Counting() as counting:
+        run()
+    return counting.started
 
 
 def counted(model: Any) -> tuple[Any, Tally]:

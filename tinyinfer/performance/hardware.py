@@ -9,6 +9,25 @@ from dataclasses import dataclass, field
 
 from tinyinfer.errors import BadInput, suggestion
 
+# Bytes of one number where it lies in memory. tf32 is a way to multiply numbers that lie there as fp32; int4 is meant
+# without the scales and zero points that formats add to it.
+BYTES_PER_NUMBER: dict[str, float] = {
+    "fp32": 4,
+    "tf32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int8": 1,
+    "int4": 0.5,
+}
+
+
+def bytes_per_number(dtype: str) -> float:
+    """Bytes that one number of `dtype` takes in memory. Raises `BadInput` with the names that are known."""
+    if dtype not in BYTES_PER_NUMBER:
+        raise BadInput(f"dtype {dtype!r} is not known; known: {', '.join(BYTES_PER_NUMBER)}")
+    return BYTES_PER_NUMBER[dtype]
+
 
 @dataclass(frozen=True)
 class Hardware:

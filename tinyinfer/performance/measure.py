@@ -1,4 +1,4 @@
-"""Time requests and this machine's ceilings. Everything returns raw samples; nothing is averaged here."""
+"""Time requests and passes. Everything returns raw samples in seconds; nothing is averaged here."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,22 +7,35 @@ from typing import Any
 import numpy as np
 
 
-def time_calls(calls: dict[str, Callable[[], Any]], repeats: int, warmup: int = 1) -> dict[str, list[float]]:
-    """Run every call `repeats` times, interleaved, so that a slow minute hits all of them alike; raw seconds each."""
+def time_calls(
+    calls: dict[str, Callable[[], Any]],
+    repeats: int,
+    warmup: int = 1,
+    synchronise: Callable[[], None] = lambda: None,
+) -> dict[str, list[float]]:
+    """Run every call `repeats` times, interleaved, so that a slow minute hits all of them alike; raw seconds each.
+
+    The clock is read when `synchronise` has returned: a GPU takes orders at once and works them off later.
+    """
     for _ in range(warmup):
         for call in calls.values():
             call()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
+            synchronise()
             started = time.perf_counter()
             call()
+            synchronise()
             samples[name].append(time.perf_counter() - started)
     return samples
 
 
 def time_request(model: Any, prompt_ids: Sequence[int], new_tokens: int) -> tuple[float, list[float]]:
-    """TTFT in seconds and the new_tokens - 1 gaps of one greedy request that never stops early."""
+    """TTFT in seconds and the new_tokens - 1 gaps of one greedy request that never stops early.
+
+    Each token is chosen on the host, which has to wait for its logits: that is the synchronisation.
+    """
     started = time.perf_counter()
     session = model.start(len(prompt_ids) + new_tokens - 1)
     token_id = int(np.argmax(session.prefill(prompt_ids)))
@@ -33,26 +46,32 @@ def time_request(model: Any, prompt_ids: Sequence[int], new_tokens: int) -> tupl
     return moments[0] - started, np.diff(moments).tolist()
 
 
-def read_bandwidth(size_bytes: int = 1 << 30, repeats: int = 5) -> dict[str, list[float]]:
-    """Bytes per second of four ways to stream `size_bytes` of float32, interleaved; the best median is the ceiling.
+def time_prefill(model: Any, prompts: Sequence[Sequence[int]]) -> float:
+    """Seconds from the prompts of a batch to the first token of each: its TTFT."""
+    started = time.perf_counter()
+    session = model.start(max(map(len, prompts)), batch=len(prompts))
+    session.prefill(prompts).argmax(axis=-1)
+    return time.perf_counter() - started
 
-    The block is far larger than any cache. A copy counts what it reads and what it writes.
+
+def time_decode(session: Any, token_ids: Sequence[int], steps: int) -> list[float]:
+    """Seconds of each of `steps` greedy decode steps of a batch: its gaps between tokens."""
+    gaps = []
+    for _ in range(steps):
+        started = time.perf_counter()
+        token_ids = session.decode_step(token_ids).argmax(axis=-1).tolist()
+        gaps.append(time.perf_counter() - started)
+    return gaps
+
+
+def pretend_past(session: Any, length: int) -> None:
+    """Fill a fresh batch session with `length` random rows of K and V per sequence, as if prompts had been read.
+
+    A decode step takes as long over random rows as over true ones, and a batch of long prompts would take minutes.
     """
-    columns = 4096
-    block = np.ones((size_bytes // 4 // columns, columns), np.float32)
-    flat, vector = block.reshape(-1), np.ones(columns, np.float32)
-    half = flat.size // 2
-    calls = {
-        "sum": lambda: flat.sum(),
-        "dot": lambda: flat[:half] @ flat[half : 2 * half],
-        "matrix_vector": lambda: block @ vector,
-        "copy": lambda: np.copyto(flat[:half], flat[half : 2 * half]),
-    }
-    return {name: [flat.nbytes / s for s in seconds] for name, seconds in time_calls(calls, repeats).items()}
-
-
-def matmul_rate(size: int = 2048, repeats: int = 5) -> list[float]:
-    """FLOP/s of a square float32 matrix product, the most arithmetic that a reader's NumPy does per second."""
-    left, right = np.random.default_rng(0).standard_normal((2, size, size)).astype(np.float32)
-    seconds = time_calls({"matmul": lambda: left @ right}, repeats)["matmul"]
-    return [2 * size**3 / s for s in seconds]
+    cache = session.cache
+    for block in (cache.keys, cache.values):
+        layers, batch, _, kv_heads, head_dim = block.shape
+        for layer in range(layers):
+            block[layer, :, :length] = cache.ops.normal((batch, length, kv_heads, head_dim), 1.0, layer)
+    session.set_lengths([length] * len(cache.lengths))

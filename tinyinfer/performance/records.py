@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -41,12 +42,34 @@ def describe_versions(*packages: str) -> dict[str, str]:
     return found
 
 
-def write_record(path: Path, kind: str, protocol: str, rows: list[dict], packages: tuple[str, ...], **facts) -> dict:
-    """Write one record whole or not at all, stamped with date, machine, versions and checksum; return it."""
+def describe_commit(folder: Path = RECORDS) -> str:
+    """The commit of the code that is running, with `+changes` when files differ from it; "unknown" without git."""
+    git = ["git", "-C", str(folder)]
+    try:
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        # Records may differ: writing one is what this is for.
+        changes = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":/", ":!."], capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return commit + ("+changes" if changes.returncode else "")
+
+
+def write_record(
+    path: Path,
+    kind: str,
+    protocol: str,
+    rows: list[dict],
+    packages: tuple[str, ...],
+    commit: str | None = None,
+    machine: dict[str, Any] | None = None,
+    **facts,
+) -> dict:
+    """Write one record whole or not at all, stamped with date, machine, versions, commit and checksum; return it."""
     record = {
         "kind": kind,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "machine": describe_machine(),
+        "machine": describe_machine() | (machine or {}),
+        "commit": commit or describe_commit(),
         "versions": describe_versions("numpy", *packages),
         "protocol": protocol,
         **facts,

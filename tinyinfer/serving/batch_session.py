@@ -39,8 +39,7 @@ class BatchSession:
         with self.decoder.ops.inference_mode():
             hidden: Any = self.decoder.forward(np.concatenate(token_ids), this_pass)
             logits = self.decoder.logits(hidden[this_pass.ends - 1])
-            if self.steady is not None:
-                self.steady.lengths[:] = self.decoder.ops.from_numpy(self.cache.lengths)
+        self.set_lengths(self.cache.lengths)
         return logits
 
     def decode_step(self, token_ids: Sequence[int]) -> np.ndarray:
@@ -53,6 +52,12 @@ class BatchSession:
             logits = ops.to_numpy(self.step(ops.from_numpy(ids), this_pass))
         self.cache.lengths += 1
         return logits
+
+    def set_lengths(self, lengths: Sequence[int] | np.ndarray) -> None:
+        """Say how many rows of each sequence hold tokens; whoever says more than were written must write them."""
+        self.cache.lengths[:] = lengths
+        if self.steady is not None:
+            self.steady.lengths[:] = self.decoder.ops.from_numpy(self.cache.lengths)
 
     def _one_each(self, given: Sequence) -> Sequence:
         batch = len(self.cache.lengths)

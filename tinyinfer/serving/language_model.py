@@ -8,7 +8,6 @@ from typing import Any, overload
 import numpy as np
 
 from tinyinfer.errors import BadInput
-from tinyinfer.loading.tokenizer import Tokenizer
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.model.llama import Llama
 from tinyinfer.model.naive import naive_logits
@@ -41,24 +40,30 @@ class Completion:
 
 
 class LanguageModel:
-    """A decoder with its tokenizer. It keeps nothing between requests: each has a session of its own."""
+    """A decoder with its tokenizer. It keeps nothing between requests: each has a session of its own.
+
+    Keywords as `model.backend.backend_options` gives them. Without a tokenizer (None) it takes token ids alone.
+    """
 
     def __init__(
         self,
         config: ModelConfig,
         weights: Mapping[str, Any],
-        tokenizer: Tokenizer,
+        tokenizer: Any,
         ops: Any,
         backend: str = "numpy",
         fused: bool = False,
         accelerate: Callable[[Callable], Callable] | None = None,
+        decode: str = "eager",
     ):
         self.config = config
         self.tokenizer = tokenizer
         self.backend = backend
         self.weights = weights
         self.decoder = Llama(config, weights, ops, fused)
+        self.fused = fused
         self.accelerate = accelerate
+        self.decode = decode
 
     def __repr__(self) -> str:
         shown = ("layers", "model_dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab")

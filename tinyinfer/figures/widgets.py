@@ -1,0 +1,203 @@
+"""Figures that answer the reader: HTML and a little JavaScript, with no kernel and no network.
+
+A widget is a function from data to a `Widget`, which shows itself in a notebook and in the book. Its numbers come from
+this package and travel in the page as JSON; so do its script and its styles, from the folder `web`. Readers without
+scripts see a table of the same numbers.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from decimal import ROUND_HALF_UP, Context
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tinyinfer.errors import BadInput
+from tinyinfer.figures.attention import attention_steps, pass_grid
+from tinyinfer.model.config import ModelConfig
+from tinyinfer.performance import cost
+
+_WEB = Path(__file__).with_name("web")
+
+
+@dataclass(frozen=True)
+class Widget:
+    """One interactive figure. `script` names its file in `web` and its entry in `tinyinfer.widgets`."""
+
+    id: str
+    script: str
+    data: dict[str, Any]
+    still: str
+    caption: str
+
+    def __repr__(self) -> str:
+        return f"<Widget {self.id}>"
+
+    def _repr_html_(self) -> str:
+        # "<" is written as an escape, so that no text in the data can end its element.
+        data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        return "\n".join(
+            (
+                f'<figure class="tinyinfer-widget" id="{self.id}">',
+                f"<style>{_read('widgets.css')}</style>",
+                '<div class="stage"></div>',
+                f"<noscript>{self.still}</noscript>",
+                f"<figcaption>{escape(self.caption)}</figcaption>",
+                f'<script type="application/json">{data}</script>',
+                f"<script>{_read('widgets.js')}{_read(self.script + '.js')}"
+                f'window.tinyinfer.start("{self.script}");</script>',
+                "</figure>",
+            )
+        )
+
+
+@cache
+def _read(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
+
+
+def short(number: float) -> str:
+    """`6,144`, `8.87 M`, `0.538`: every digit of whole numbers below 100,000, else three and a unit prefix."""
+    if number < 1e5 and number == int(number):
+        return f"{int(number):,}"
+    thousands = 0
+    while float(_three_digits(number / 1000**thousands)) >= 1000:
+        thousands += 1
+    return _three_digits(number / 1000**thousands) + ("", " k", " M", " G", " T", " P", " E")[thousands]
+
+
+def _three_digits(number: float) -> str:
+    """JavaScript's `toPrecision(3)` where no exponent is needed: halves are rounded up, zeros at the end stay."""
+    rounded = Context(prec=3, rounding=ROUND_HALF_UP).create_decimal(number)
+    return f"{float(rounded):#.3g}".rstrip(".")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], name: str) -> str:
+        return "<tr>" + "".join(f"<{name}>{escape(cell)}</{name}>" for cell in cells) + "</tr>"
+
+    body = "".join(line(cells, "td") for cells in rows)
+    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def attention_stepper(tokens: Sequence[str], queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Widget:
+    """Choose the token that asks; see its scores, the mask, its weights and the mix of values. Arrays: (tokens, d).
+
+    Mask and scale can be switched off. The still table holds the weights of every row and its mix, from
+    `attention_steps`, which `draw_mask` draws.
+    """
+    steps = attention_steps(queries, keys, values)
+    rows = [
+        [token, *(f"{weight:.3f}" if weight else "0" for weight in weights), " ".join(f"{one:.3f}" for one in mixed)]
+        for token, weights, mixed in zip(tokens, steps.weights, steps.mixed, strict=True)
+    ]
+    return Widget(
+        "widget-attention",
+        "attention",
+        {
+            "tokens": list(tokens),
+            "queries": queries.tolist(),
+            "keys": keys.tolist(),
+            "values": values.tolist(),
+        },
+        _table(["asks", *(f"weight of {token}" for token in tokens), "values mixed"], rows),
+        "Choose the token that asks (tap, hover, or the arrow keys), and switch the mask and the scale off and on. "
+        "A black score is masked: its weight is exactly 0. The bars show the weights.",
+    )
+
+
+@dataclass(frozen=True)
+class CachePass:
+    """One pass of a generation: tokens read with a cache, tokens seen, and counts with the cache and without it.
+
+    `naive_` counts are those of a model that keeps nothing and reads all it has seen. Rows are rows of K (as many of
+    V) in each layer; the last row alone becomes logits, as in `performance.cost`.
+    """
+
+    reads: int
+    seen: int
+    flops: int
+    flops_so_far: int
+    naive_flops: int
+    naive_flops_so_far: int
+    cached_rows_so_far: int
+    naive_rows_so_far: int
+    bytes_held: float
+    bytes_moved: float
+    intensity: float
+
+
+def cache_passes(config: ModelConfig, prompt: int, passes: int, bytes_per_number: float = 2) -> list[CachePass]:
+    """The passes that generate `passes` tokens after `prompt` ones: a prefill, then decode steps of one token."""
+    steps: list[CachePass] = []
+    for sampled in range(passes):
+        seen = prompt + sampled
+        naive = cost.prefill_cost(config, seen, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number).flops
+        work = cost.decode_cost(config, seen, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number)
+        if sampled == 0:
+            work = cost.prefill_cost(config, prompt, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number)
+        before = steps[-1] if steps else None
+        steps.append(
+            CachePass(
+                reads=1 if sampled else prompt,
+                seen=seen,
+                flops=work.flops,
+                flops_so_far=work.flops + (before.flops_so_far if before else 0),
+                naive_flops=naive,
+                naive_flops_so_far=naive + (before.naive_flops_so_far if before else 0),
+                cached_rows_so_far=cost.kv_projections(prompt, sampled + 1, cached=True),
+                naive_rows_so_far=cost.kv_projections(prompt, sampled + 1, cached=False),
+                bytes_held=seen * config.kv_bytes_per_token(1) * bytes_per_number,
+                bytes_moved=work.bytes_moved,
+                intensity=work.intensity,
+            )
+        )
+    return steps
+
+
+def cache_stepper(
+    tokens: Sequence[str],
+    prompt: int,
+    configs: Sequence[ModelConfig],
+    bytes_per_number: int = 2,
+    focus: Literal["saved", "phases"] = "saved",
+) -> Widget:
+    """Step through the generation of `tokens`, whose first `prompt` are given: prefill at once, then one a step.
+
+    `focus="saved"` sets the work with nothing kept beside the work with K and V kept; `focus="phases"` sets the
+    prefill beside the decode step. The last token is answered and never read.
+    """
+    if not 0 < prompt < len(tokens):
+        raise BadInput(f"prompt is {prompt}; it must be at least 1 and leave one of {len(tokens)} tokens to answer")
+    grid = pass_grid(prompt, len(tokens) - prompt)
+    counted = {config.name: cache_passes(config, prompt, len(grid), bytes_per_number) for config in configs}
+    shown = next(iter(counted.values()))
+    if focus == "saved":
+        head = ["pass", "reads", "FLOPs so far, nothing kept", "FLOPs so far, K and V kept", "bytes of cache held"]
+        columns = ("reads", "naive_flops_so_far", "flops_so_far", "bytes_held")
+        words = "With nothing kept, each pass makes every row again; with keys and values kept, it makes the new ones."
+    else:
+        head = ["pass", "tokens read", "FLOPs", "bytes moved", "FLOP per byte", "bytes of cache held"]
+        columns = ("reads", "flops", "bytes_moved", "intensity", "bytes_held")
+        words = "Prefill fills the cache with all prompt rows at once; each decode step reads everything to add one."
+    rows = [
+        [str(number), *(short(getattr(each, column)) for column in columns)] for number, each in enumerate(shown, 1)
+    ]
+    return Widget(
+        "widget-cache" if focus == "saved" else "widget-phases",
+        "cache",
+        {
+            "tokens": list(tokens),
+            "grid": grid.tolist(),
+            "models": [{"name": name, "passes": [asdict(each) for each in passes]} for name, passes in counted.items()],
+            "focus": focus,
+        },
+        f"<p>{escape(configs[0].name)}:</p>" + _table(head, rows),
+        f"{words} Step with the buttons or the slider. A filled cell is written in this pass. "
+        f"Counted from the shapes, with {bytes_per_number} bytes a number; every model as if it read these tokens. "
+        "k, M, G and T stand for a thousand, a million, 10⁹ and 10¹².",
+    )

@@ -1,0 +1,360 @@
+"""Prefill here, decode there, on Ray: workers are actors on different nodes, the KV cache crosses between their stores.
+
+    with open_engine("toy") as router:
+        trace = router.trace("写诗", max_new_tokens=8)
+
+Without an address this starts a Ray cluster of its own on this machine, a node for each worker, that listens on
+127.0.0.1 only and asks for a token. With an address it joins a cluster that runs, and places its workers on nodes that
+were started with `ray start --address=HOST:PORT --resources='{"prefill": 1}'`, or `"decode"`. The cache goes from the
+prefill worker's object store to the decode worker's; the driver, where the router runs, passes on a reference.
+"""
+
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tinyinfer.errors import BadInput
+from tinyinfer.loading.checkpoint import read_checkpoint
+from tinyinfer.model.backend import backend_options
+from tinyinfer.serving.failures import DeadlineExceeded, PayloadLost, WorkerLost
+from tinyinfer.serving.language_model import LanguageModel
+from tinyinfer.serving.pool import Deadline
+from tinyinfer.serving.router import Router
+from tinyinfer.serving.transfer import Payload
+from tinyinfer.serving.workers import Arrived, DecodeWorker, Order, Prefilled, PrefillWorker, Step
+
+try:
+    import ray
+    import ray.exceptions
+    from ray._private import ray_constants
+    from ray._raylet import Config
+    from ray.cluster_utils import Cluster
+    from ray.experimental import get_object_locations
+except ModuleNotFoundError as missing:
+    raise BadInput(f"a split engine needs {missing.name}: pip install 'tinyinfer[cluster]'") from None
+
+LOOPBACK = "127.0.0.1"
+# What the reader has set in the environment stays.
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a default that will change
+}
+START_SECONDS = 120.0
+
+
+class LocalCluster:
+    """Several Ray nodes on this machine, each with processes and an object store of its own, on 127.0.0.1 only."""
+
+    def __init__(self, prefill_nodes: int = 1, decode_nodes: int = 1, store_bytes: int = 200_000_000):
+        _apply_settings()
+        _have_token()
+        self._options = {
+            "node_ip_address": LOOPBACK,
+            "include_dashboard": False,
+            "object_store_memory": store_bytes,
+        }
+        self._cluster = Cluster()
+        self._cluster.add_node(num_cpus=0, include_log_monitor=False, no_monitor=True, **self._options)
+        self.nodes = [self.add_node("prefill", wait=False) for _ in range(prefill_nodes)]
+        self.nodes += [self.add_node("decode", wait=False) for _ in range(decode_nodes)]
+        self._cluster.wait_for_nodes(timeout=START_SECONDS)
+
+    @property
+    def address(self) -> str:
+        """Where drivers connect."""
+        return str(self._cluster.address)
+
+    def add_node(self, kind: str, wait: bool = True) -> Any:
+        """One more node with room for one worker of this kind."""
+        return self._cluster.add_node(wait=wait, num_cpus=1, resources={kind: 1}, **self._options)
+
+    def remove_node(self, node: Any) -> None:
+        """Kill a node with everything on it, as when a machine fails."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def close(self) -> None:
+        """End all of its processes."""
+        self._cluster.shutdown()
+
+
+@contextmanager
+def open_engine(
+    source: str | Path,
+    backend: str = "numpy",
+    device: str | None = None,
+    dtype: str | None = None,
+    prefill_workers: int = 1,
+    decode_workers: int = 1,
+    slots: int | None = None,
+    address: str | None = None,
+    prefill_kind: type[PrefillWorker] = PrefillWorker,
+    decode_kind: type[DecodeWorker] = DecodeWorker,
+    **limits: Any,
+) -> Iterator[Router]:
+    """Start workers of a model (as for `tinyinfer.load`) and a router over them; everything ends with the block.
+
+    Each decode worker holds caches of `slots` rows in all, twice the model's context unless said otherwise. `address`
+    joins a cluster instead of starting one. `limits` are those of `Router`. Raises `BadInput` for a model or a backend
+    that is not to be had, or a cluster that cannot be joined or has no place for the workers.
+    """
+    for name, count in (("prefill_workers", prefill_workers), ("decode_workers", decode_workers)):
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise BadInput(f"{name} is {count!r}; it must be a whole number of at least 1")
+    options = {"backend": backend, "device": device, "dtype": dtype}
+    backend_options(backend, device, dtype)
+    checkpoint = read_checkpoint(source)
+    slots = 2 * checkpoint.config.max_context if slots is None else slots
+    if not isinstance(slots, int) or isinstance(slots, bool) or slots < 1:
+        raise BadInput(f"slots is {slots!r}; it must be a whole number of at least 1")
+    with ExitStack() as cleanup:
+        if address is None:
+            cluster = LocalCluster(prefill_workers, decode_workers)
+            cleanup.callback(cluster.close)
+            address = cluster.address
+        connect(address)
+        cleanup.callback(ray.shutdown)
+        router = Router(
+            checkpoint.config,
+            checkpoint.tokenizer,
+            *start_workers(source, options, prefill_workers, decode_workers, slots, prefill_kind, decode_kind),
+            slots=slots,
+            **limits,
+        )
+        cleanup.callback(router.close)
+        yield router
+
+
+def connect(address: str) -> None:
+    """Make this process a driver of the cluster at `address` (host:port). Raises `BadInput` when that fails."""
+    if ray.is_initialized():
+        raise BadInput("this process is connected to a Ray cluster already; close that engine first")
+    _apply_settings()
+    own = address.startswith((LOOPBACK, "localhost"))
+    kept = ray_constants.ENABLE_RAY_CLUSTER
+    # ray.init replaces 127.0.0.1 by the machine's outward address, at which a loopback-only cluster does not listen.
+    ray_constants.ENABLE_RAY_CLUSTER = kept and not own
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as wrong:
+        reason = str(wrong).strip().splitlines()[0]
+        raise BadInput(f"no Ray cluster can be joined at {address}: {reason}") from None
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = kept
+
+
+def start_workers(
+    source: str | Path,
+    options: dict[str, Any],
+    prefill_workers: int,
+    decode_workers: int,
+    slots: int,
+    prefill_kind: type[PrefillWorker] = PrefillWorker,
+    decode_kind: type[DecodeWorker] = DecodeWorker,
+    places: int = 16,
+) -> tuple[list["RayPrefill"], list["RayDecode"]]:
+    """Place the actors, and wait until each has read the model. A killed one is restarted by Ray.
+
+    Raises `BadInput` when the nodes of the cluster have no place for so many, `WorkerLost` when one does not start.
+    """
+    there = ray.cluster_resources()
+    for kind, count in (("prefill", prefill_workers), ("decode", decode_workers)):
+        if there.get(kind, 0) < count:
+            raise BadInput(
+                f"{count} {kind} workers need as many nodes started with --resources='{{\"{kind}\": 1}}'; "
+                f"the cluster has places for {there.get(kind, 0):g}"
+            )
+    always: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": 0}
+    remote: Any = ray.remote  # its annotations do not know concurrency groups
+    prefill_actor = remote(**always, resources={"prefill": 1})(_PrefillActor)
+    decode_actor = remote(**always, resources={"decode": 1}, max_concurrency=places, concurrency_groups={"control": 2})(
+        _DecodeActor
+    )
+    prefill = [
+        RayPrefill(f"prefill {i}", prefill_actor.remote(source, options, prefill_kind)) for i in range(prefill_workers)
+    ]
+    decode = [
+        RayDecode(f"decode {i}", decode_actor.remote(source, options, decode_kind, slots))
+        for i in range(decode_workers)
+    ]
+    try:
+        ray.get([worker.ask_facts() for worker in (*prefill, *decode)], timeout=START_SECONDS)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as wrong:
+        reason = str(wrong).strip().splitlines()[-1].strip()
+        raise WorkerLost(f"a worker did not start: {reason}") from None
+    return prefill, decode
+
+
+def object_facts(reference: list) -> tuple[int, set[str]]:
+    """What Ray knows of a payload in its object stores: the size in bytes, and the nodes that hold a copy."""
+    known = get_object_locations(reference)[reference[0]]
+    return known["object_size"], set(known["node_ids"])
+
+
+def driver_node() -> str:
+    """The node that this process, and so the router, belongs to."""
+    return ray.get_runtime_context().get_node_id()
+
+
+class _PrefillActor:
+    """A prefill worker in a process of its own, on a node with the resource `prefill`."""
+
+    def __init__(self, source: str | Path, options: dict[str, Any], kind: type[PrefillWorker]):
+        self.worker = kind(_load_model(source, options))
+
+    def facts(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "node": ray.get_runtime_context().get_node_id()}
+
+    def prefill(self, order: Order) -> tuple[Prefilled, list]:
+        news, payload = self.worker.prefill(order)
+        # In a list, so that the router gets the reference and not what it refers to.
+        return news, [ray.put(payload)]
+
+
+class _DecodeActor:
+    """A decode worker in a process of its own, on a node with the resource `decode`."""
+
+    def __init__(self, source: str | Path, options: dict[str, Any], kind: type[DecodeWorker], slots: int):
+        self.worker = kind(_load_model(source, options), slots)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "node": ray.get_runtime_context().get_node_id(),
+            "free_slots": self.worker.free_slots,
+        }
+
+    def receive(self, order: Order, reference: list) -> Arrived:
+        def fetch(stopped: Callable[[], bool]) -> Payload:
+            while not ray.wait(reference, timeout=0.1)[0]:
+                if stopped():
+                    raise PayloadLost(f"{order.request_id} was stopped before its cache came")
+            try:
+                payload: Any = ray.get(reference[0])
+                return payload
+            except ray.exceptions.ObjectLostError as lost:
+                raise PayloadLost(f"{order.request_id}: {type(lost).__name__}") from None
+
+        return self.worker.receive(order, fetch)
+
+    def decode(self, request_id: str) -> Iterator[Step]:
+        yield from self.worker.decode(request_id)
+
+    def cancel(self, request_id: str, patience_seconds: float) -> bool:
+        return self.worker.cancel(request_id, patience_seconds)
+
+
+class RayPrefill:
+    """A `PrefillHandle` on a Ray actor."""
+
+    def __init__(self, name: str, actor: Any):
+        self.name, self.actor = name, actor
+
+    def ask_facts(self) -> Any:
+        """Reference to its process id and node; comes when the worker is ready."""
+        return self.actor.facts.remote()
+
+    def facts(self) -> dict[str, Any]:
+        """Its process id and node."""
+        return ray.get(self.ask_facts(), timeout=START_SECONDS)
+
+    def prefill(self, order: Order, deadline: Deadline) -> tuple[Prefilled, Any]:
+        """Run it there; the payload stays there."""
+        return _get(self.actor.prefill.remote(order), deadline, self.name)
+
+    def answers(self, patience_seconds: float) -> bool:
+        """Whether it is alive and free to answer."""
+        return _answers(self.ask_facts, patience_seconds)
+
+
+class RayDecode:
+    """A `DecodeHandle` on a Ray actor."""
+
+    def __init__(self, name: str, actor: Any):
+        self.name, self.actor = name, actor
+
+    def ask_facts(self) -> Any:
+        """Reference to its process id, node and free slots; comes when the worker is ready."""
+        return self.actor.facts.options(concurrency_group="control").remote()
+
+    def facts(self) -> dict[str, Any]:
+        """Its process id, node and free slots."""
+        return ray.get(self.ask_facts(), timeout=START_SECONDS)
+
+    def receive(self, order: Order, reference: Any, deadline: Deadline) -> Arrived:
+        """Let it fetch, check and commit a payload."""
+        return _get(self.actor.receive.remote(order, reference), deadline, self.name)
+
+    def decode(self, request_id: str, deadline: Deadline) -> Iterator[Step]:
+        """Its steps as they are made."""
+        steps = self.actor.decode.options(num_returns="streaming").remote(request_id)
+        while True:
+            _wait(steps, deadline, self.name)
+            try:
+                step = next(steps)
+            except StopIteration:
+                return
+            yield _get(step, deadline, self.name)
+
+    def cancel(self, request_id: str, patience_seconds: float) -> bool:
+        """Stop a request there; False when it does not stop in time."""
+        call = self.actor.cancel.options(concurrency_group="control").remote(request_id, patience_seconds)
+        try:
+            return _get(call, Deadline(2 * patience_seconds), self.name)
+        except DeadlineExceeded:
+            return False
+
+    def answers(self, patience_seconds: float) -> bool:
+        """Whether it is alive."""
+        return _answers(self.ask_facts, patience_seconds)
+
+
+def _load_model(source: str | Path, options: dict[str, Any]) -> LanguageModel:
+    checkpoint = read_checkpoint(source)
+    return LanguageModel(checkpoint.config, checkpoint.weights, checkpoint.tokenizer, **backend_options(**options))
+
+
+def _apply_settings() -> None:
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    Config.initialize("")  # Ray read its settings when it was imported; it may have been imported by others
+    logging.getLogger("ray").setLevel(logging.ERROR)
+
+
+def _have_token() -> None:
+    """A cluster of our own asks for a token that nobody else knows, unless the reader keeps one already."""
+    if not (
+        os.environ.get("RAY_AUTH_TOKEN")
+        or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        or (Path.home() / ".ray" / "auth_token").exists()
+    ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def _wait(reference: Any, deadline: Deadline, name: str) -> None:
+    while not ray.wait([reference], timeout=deadline.patience, fetch_local=False)[0]:
+        if deadline.passed:
+            raise DeadlineExceeded(f"{name} did not answer in time")
+
+
+def _get(reference: Any, deadline: Deadline, name: str) -> Any:
+    """The value behind a reference, with Ray's many ways to say that a process is gone as one."""
+    _wait(reference, deadline, name)
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as wrong:  # the worker's own exception, wrapped
+        raise wrong.cause from None
+    except (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError, ray.exceptions.ObjectLostError) as gone:
+        raise WorkerLost(f"{name}: {type(gone).__name__}") from None
+
+
+def _answers(ask: Callable[[], Any], patience_seconds: float) -> bool:
+    try:
+        ray.get(ask(), timeout=patience_seconds)
+    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, ray.exceptions.ObjectLostError):
+        return False
+    return True
