@@ -19,7 +19,9 @@ from transformers import AutoModelForCausalLM, DynamicCache
 import tinyinfer
 from tinyinfer.loading.checkpoint import smollm2_path
 from tinyinfer.performance.cost import weight_bytes_read
-from tinyinfer.performance.measure import read_bandwidth, time_request
+from tinyinfer.model import numpy_ops, torch_ops
+from tinyinfer.performance.ceilings import read_bandwidth
+from tinyinfer.performance.measure import time_request
 from tinyinfer.performance.records import write_record
 
 PROMPT, NEW_TOKENS, REPEATS = 512, 32, 7
@@ -66,7 +68,7 @@ def main(path: Path | None) -> None:
     for length in (16, PROMPT):
         samples = {name: ([], []) for name in contenders}
         for repeat in range(REPEATS + 1):
-            for name, samples_per_second in read_bandwidth(repeats=1).items():
+            for name, samples_per_second in read_bandwidth(numpy_ops, repeats=1).items():
                 rates.setdefault(name, []).extend(samples_per_second)
             for name, run in contenders.items():
                 ttft, gaps = run(length)

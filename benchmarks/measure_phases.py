@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 
 import tinyinfer
-from tinyinfer.performance.measure import matmul_rate, read_bandwidth, time_request
+from tinyinfer.model import numpy_ops
+from tinyinfer.performance.ceilings import matmul_rate, read_bandwidth
+from tinyinfer.performance.measure import time_request
 from tinyinfer.performance.records import write_record
 
 PROMPTS = (16, 32, 64, 128, 256, 512, 1024)
@@ -28,7 +30,7 @@ def main(path: Path) -> None:
             ttft, gaps = time_request(model, generator.integers(model.config.vocab, size=prompt).tolist(), NEW_TOKENS)
             row["ttft_seconds"].append(ttft)
             row["itl_seconds"].append(gaps)
-    bandwidths = {name: statistics.median(samples) for name, samples in read_bandwidth().items()}
+    bandwidths = {name: statistics.median(samples) for name, samples in read_bandwidth(numpy_ops).items()}
     record = write_record(
         path,
         kind="phases",
@@ -42,7 +44,7 @@ def main(path: Path) -> None:
         backend=model.backend,
         bandwidths=bandwidths,
         read_bytes_per_second=max(bandwidths.values()),
-        matmul_flops_per_second=statistics.median(matmul_rate()),
+        matmul_flops_per_second=statistics.median(matmul_rate(numpy_ops)),
     )
     for row in record["rows"]:
         ttft = statistics.median(row["ttft_seconds"])

@@ -104,6 +104,25 @@ def test_each_operation_gives_what_its_twin_gives(name, dtype):
         assert gap > TOLERANCE["float32"] / 100  # it was really done in 16 bits
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_widening_a_weight_changes_the_way_and_not_the_product(dtype, monkeypatch):
+    ops = torch_ops.on("cpu", dtype)
+    rows = torch_ops.ROWS_WORTH_WIDENING
+    x, weight, bias = (ops.from_numpy(random(*shape)) for shape in ((rows, 29), (37, 29), (37,)))
+    asked = []
+    right = torch.nn.functional.linear
+    monkeypatch.setattr(torch_ops.F, "linear", lambda *given: asked.append(given[0].dtype) or right(*given))
+    monkeypatch.setattr(torch_ops, "NOT_IN_THIS_CPU", {torch_ops.find_dtype(dtype)})
+    wide, few = ops.linear(x, weight, bias), ops.linear(x[:-1], weight, bias)
+    monkeypatch.setattr(torch_ops, "NOT_IN_THIS_CPU", set())
+    narrow = ops.linear(x, weight, bias)
+    assert asked == [torch.float32, ops.dtype, ops.dtype]
+    assert wide.dtype == narrow.dtype == ops.dtype
+    gap = np.abs(ops.to_numpy(wide) - ops.to_numpy(narrow)).max()
+    assert gap <= TOLERANCE[dtype] * np.abs(ops.to_numpy(narrow)).max()
+    assert np.abs(ops.to_numpy(few - narrow[:-1])).max() <= TOLERANCE[dtype] * np.abs(ops.to_numpy(narrow)).max()
+
+
 def test_a_step_never_looks_at_rows_beyond_those_seen(ops):
     q, k, v = (ops.from_numpy(random(*shape)) for shape in ((3, 6, 10), (3, 13, 2, 10), (3, 13, 2, 10)))
     seen = np.array([1, 11, 13])

@@ -15,17 +15,19 @@ from tinyinfer.model.config import ModelConfig
 
 
 class BatchKVCache:
-    """Keys and values of `batch` sequences: two blocks of shape (layers, batch, capacity, kv_heads, head_dim).
+    """Keys and values of `batch` sequences: for each layer two blocks of (batch, capacity, kv_heads, head_dim).
 
-    `lengths[b]` counts the rows of sequence b that hold tokens. The host knows them without asking the device.
+    `lengths[b]` counts the rows of sequence b that hold tokens. The host knows them without asking the device. Every
+    layer has blocks of its own: a compiler that sees one row written into a part of a larger block copies all of it.
     """
 
     def __init__(self, config: ModelConfig, capacity: int, batch: int, ops: Any):
         self.ops = ops
         self.capacity = capacity
         self.lengths = np.zeros(batch, np.int64)
-        shape = (config.layers, batch, capacity, config.kv_heads, config.head_dim)
-        self.keys, self.values = allocate(shape, ops), allocate(shape, ops)
+        shape = (batch, capacity, config.kv_heads, config.head_dim)
+        self.keys = [allocate(shape, ops) for _ in range(config.layers)]
+        self.values = [allocate(shape, ops) for _ in range(config.layers)]
 
     def require(self, new: Sequence[int]) -> None:
         """Raise `BadInput`, before anything is written, when `new[b]` more rows of a sequence do not fit."""
@@ -55,13 +57,14 @@ class PrefillPass:
     def attend(self, layer: int, queries: Any, keys: Any, values: Any) -> Any:
         """Store every new row in its sequence, then let each sequence attend to its own rows."""
         cache = self.cache
-        cache.keys[layer, self.sequences, self.slots] = keys
-        cache.values[layer, self.sequences, self.slots] = values
+        all_keys, all_values = cache.keys[layer], cache.values[layer]
+        all_keys[self.sequences, self.slots] = keys
+        all_values[self.sequences, self.slots] = values
         mixed = []
         for sequence, (end, more) in enumerate(zip(self.ends, self.new, strict=True)):
             rows = cache.lengths[sequence] + more
-            own_keys, own_values = cache.keys[layer, sequence, :rows], cache.values[layer, sequence, :rows]
-            mixed.append(cache.ops.attention(queries[end - more : end], own_keys, own_values))
+            own = queries[end - more : end]
+            mixed.append(cache.ops.attention(own, all_keys[sequence, :rows], all_values[sequence, :rows]))
         return cache.ops.stack_rows(mixed)
 
     def commit(self, num_new: int) -> None:
@@ -89,10 +92,10 @@ class DecodePass:
 
     def attend(self, layer: int, queries: Any, keys: Any, values: Any) -> Any:
         """Store one row in each sequence, then attend to its past and itself; the rest is masked."""
-        self.keys[layer, self.sequences, self.lengths] = keys
-        self.values[layer, self.sequences, self.lengths] = values
-        past_keys, past_values = self.keys[layer, :, : self.rows], self.values[layer, :, : self.rows]
-        return self.ops.attention_step(queries, past_keys, past_values, self.lengths + 1)
+        all_keys, all_values = self.keys[layer], self.values[layer]
+        all_keys[self.sequences, self.lengths] = keys
+        all_values[self.sequences, self.lengths] = values
+        return self.ops.attention_step(queries, all_keys[:, : self.rows], all_values[:, : self.rows], self.lengths + 1)
 
     def commit(self, num_new: int) -> None:
         """Count the new rows as past."""

@@ -105,11 +105,12 @@ class KVCache:
 
 
 def allocate(shape: tuple[int, ...], ops: Any) -> Any:
-    """A block of zeros for keys or for values; `BadInput` with its size when there is no room for both."""
+    """A block of zeros for keys or for values; `BadInput` when there is no room for it."""
     try:
         return ops.zeros(shape)
     except MemoryError:
-        size = 2 * math.prod(shape) * ops.zeros((1,)).itemsize
+        size = math.prod(shape) * ops.zeros((1,)).itemsize
         raise BadInput(
-            f"capacity {shape[-3]} needs a cache of {size / 1e9:.1f} GB; this machine has no room for it"
+            f"capacity {shape[-3]} needs {size / 1e9:,.1f} GB for keys of shape {shape} and as much for values; "
+            "this machine has no room for it"
         ) from None

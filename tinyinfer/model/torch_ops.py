@@ -23,6 +23,19 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 DTYPES |= {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 CPU, FLOAT = torch.device("cpu"), torch.float32
 
+# A processor without 16-bit products emulates them, several times slower than it multiplies float32. From some rows on
+# it is quicker to widen the weight first; with fewer, widening costs more than it saves.
+_CPU_CAN = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+NOT_IN_THIS_CPU = {
+    dtype
+    for dtype, instructions in {
+        torch.bfloat16: ("avx512_bf16", "amx_bf16"),
+        torch.float16: ("avx512_fp16", "amx_fp16"),
+    }.items()
+    if _CPU_CAN.get("architecture") == "x86_64" and not any(_CPU_CAN.get(name) for name in instructions)
+}
+ROWS_WORTH_WIDENING = 32
+
 
 def on(device: str = "cpu", dtype: str = "float32") -> SimpleNamespace:
     """This module's operations, with new arrays placed on `device` ("cpu", "cuda", "cuda:1", "auto") in `dtype`.
@@ -110,6 +123,9 @@ def linear(
     x: Float[Array, "new inputs"], weight: Any, bias: Float[Array, "outputs"] | None = None
 ) -> Float[Array, "new outputs"]:
     """x W^T + b, with the weight stored (outputs, inputs) as checkpoints store it."""
+    if len(x) >= ROWS_WORTH_WIDENING and x.device.type == "cpu" and x.dtype in NOT_IN_THIS_CPU:
+        wide = F.linear(x.float(), weight.float(), None if bias is None else bias.float())
+        return wide.to(x.dtype)  # the same sums: 16-bit products are added up in float32 either way
     return F.linear(x, weight, bias)
 
 

@@ -70,8 +70,7 @@ def pretend_past(session: Any, length: int) -> None:
     A decode step takes as long over random rows as over true ones, and a batch of long prompts would take minutes.
     """
     cache = session.cache
-    for block in (cache.keys, cache.values):
-        layers, batch, _, kv_heads, head_dim = block.shape
-        for layer in range(layers):
-            block[layer, :, :length] = cache.ops.normal((batch, length, kv_heads, head_dim), 1.0, layer)
+    for seed, block in enumerate([*cache.keys, *cache.values]):
+        batch, _, kv_heads, head_dim = block.shape
+        block[:, :length] = cache.ops.normal((batch, length, kv_heads, head_dim), 1.0, seed)
     session.set_lengths([length] * len(cache.lengths))
