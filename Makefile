@@ -8,7 +8,7 @@ export PYTHONHASHSEED = 0
 THREADS = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=300 --nbval-sanitize-with notebooks/sanitize.cfg -p no:cacheprovider
 
-.PHONY: setup book test tests notebooks-check notebooks faults lint format bench clean
+.PHONY: setup book test tests browser notebooks-check notebooks faults lint format bench clean
 
 setup: .venv/.ready
 .venv/.ready: pyproject.toml constraints.txt
@@ -20,14 +20,20 @@ setup: .venv/.ready
 
 # Sphinx leaves styles and scripts as they were when no page has changed, so a newer one begins the build afresh.
 book: setup
-	@[ -z "$$(find _config.yml book/_static book/_ext -newer _build/html/genindex.html 2>/dev/null)" ] || rm -rf _build
+	@[ -z "$$(find _config.yml _toc.yml book/_static book/_ext -newer _build/html/genindex.html 2>/dev/null)" ] || rm -rf _build
 	$(BIN)/jupyter-book build -W -n --keep-going .
 	@echo "Open $(CURDIR)/_build/html/index.html"
 
 test: setup tests notebooks-check
 
-tests: setup
+# The browser reads the built book.
+tests: setup book
 	$(THREADS) $(BIN)/python -m pytest tests -n 2 --dist loadfile
+
+browser: setup book
+	$(THREADS) $(BIN)/python -m pytest tests/browser -n 2 --dist loadfile
+	$(BIN)/python tests/browser/time_pages.py
+	@echo "Look at $(CURDIR)/_build/screenshots"
 
 notebooks-check: setup
 	$(THREADS) $(BIN)/python -m pytest notebooks $(NBVAL) -n 2 --dist loadfile

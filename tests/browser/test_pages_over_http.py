@@ -1,0 +1,21 @@
+"""Every page of the book, from a web server: light and dark, on a desktop and on a phone."""
+
+import pytest
+from book_site import BOOK, PAGES, WRITTEN_PAGES
+from page_faults import find_faults_in_every_look
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_has_no_fault(open_page, path):
+    assert not find_faults_in_every_look(open_page(path))
+
+
+def test_the_address_of_the_book_leads_to_its_first_page(open_page):
+    page = open_page("index.html").page
+    page.wait_for_url("**/book/intro.html")
+    assert page.locator("h1:visible").count() == 1
+
+
+@pytest.mark.parametrize("path", WRITTEN_PAGES)
+def test_a_page_is_smaller_than_one_and_a_half_megabytes(path):
+    assert (BOOK / path).stat().st_size < 1_500_000
