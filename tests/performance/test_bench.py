@@ -217,7 +217,7 @@ def test_a_shape_is_measured_without_its_weights(call, monkeypatch):
 
 
 FAKE = {"phase": "prefill", "batch": 1, "prompt": 5, "flops": 1, "bytes_moved": 1, "roof_seconds": 1.0}
-FAKE |= {"parts_seconds": None}
+FAKE |= {"parts_seconds": 1.0}
 
 
 @pytest.mark.parametrize(

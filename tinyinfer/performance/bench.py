@@ -79,7 +79,7 @@ def measure_phase(
     """One row: predictions, then raw seconds of `repeats` runs after one to warm up.
 
     A decode row goes on from `tokens` random rows of past per sequence, `new_tokens` steps; its prediction is that of
-    the step in the middle. Parts are those of the eager step: a compiled one has none that could be timed alone.
+    the step in the middle. Parts are the operations that the wiring asks for, also where a compiler joins some.
     """
     if phase == "prefill":
         run, samples = _prefill(model, batch, tokens, repeats)
@@ -89,12 +89,11 @@ def measure_phase(
         middle = tokens + (new_tokens + 1) // 2
         prediction = predict_decode(model.config, hardware, middle, batch, dtype, fused=model.fused)
     row = prediction.as_row()
-    row |= {"prompt": tokens, "roof_seconds": row.pop("seconds"), "parts_seconds": None}
-    if phase == "prefill" or model.accelerate is None:
-        parts: dict[str, float] = {}
-        for part in time_parts(model, run):
-            parts[part.operation] = parts.get(part.operation, 0.0) + part.seconds
-        row |= {"parts_seconds": sum(parts.values()), "parts": parts}
+    row |= {"prompt": tokens, "roof_seconds": row.pop("seconds")}
+    parts: dict[str, float] = {}
+    for part in time_parts(model, run):
+        parts[part.operation] = parts.get(part.operation, 0.0) + part.seconds
+    row |= {"parts_seconds": sum(parts.values()), "parts": parts}
     return row | {"samples_seconds": samples()}
 
 
@@ -163,7 +162,7 @@ def format_bench(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         seconds, parts, roof = measured(row), row["parts_seconds"], row["roof_seconds"]
         cells = [f"{seconds * 1e3:.2f} ms", f"{percentile(row['samples_seconds'], 90) * 1e3:.2f} ms"]
-        cells += ["-", "-"] if parts is None else [f"{parts * 1e3:.2f} ms", f"{seconds / parts:.2f}"]
+        cells += [f"{parts * 1e3:.2f} ms", f"{seconds / parts:.2f}"]
         cells += [f"{roof * 1e3:.2f} ms", f"{seconds / roof:.2f}", f"{row['mfu']:.0%}", f"{row['mbu']:.0%}"]
         widths = (12, 12, 12, 9, 12, 8, 7, 7)
         lines.append(
