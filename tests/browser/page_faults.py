@@ -26,10 +26,7 @@ def read_anchors(file: Path) -> set[str]:
 
 
 def find_broken_links(visit: Visit) -> list[str]:
-    """Links to files that are not there or anchors that the file lacks. Addresses of other hosts are not followed.
-
-    An anchor with "=" is no place in the page but what the roofline explorer should show.
-    """
+    """Links to files that are not there or anchors that the file lacks. Addresses of other hosts are not followed."""
     addresses = visit.page.evaluate(
         "() => [...document.querySelectorAll('a[href], link[href], script[src]')].map(a => a.href || a.src)"
     )
@@ -37,7 +34,6 @@ def find_broken_links(visit: Visit) -> list[str]:
     faults = []
     for address in dict.fromkeys(addresses):
         target, anchor = urldefrag(address)
-        anchor = "" if "=" in anchor else anchor
         file = visit.find_file(target)
         if file is None:
             continue

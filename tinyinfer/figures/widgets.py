@@ -26,13 +26,17 @@ _WEB = Path(__file__).with_name("web")
 
 @dataclass(frozen=True)
 class Widget:
-    """One interactive figure. `script` names its file in `web` and its entry in `tinyinfer.widgets`."""
+    """One interactive figure. `script` names its file in `web` and its entry in `tinyinfer.widgets`.
+
+    `builds_on` names further scripts that must be read before it. Styles of its own stand in a file of the same name.
+    """
 
     id: str
     script: str
     data: dict[str, Any]
     still: str
     caption: str
+    builds_on: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Widget {self.id}>"
@@ -40,16 +44,17 @@ class Widget:
     def _repr_html_(self) -> str:
         # "<" is written as an escape, so that no text in the data can end its element.
         data = json.dumps(self.data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+        scripts = "".join(_read(f"{name}.js") for name in ("widgets", *self.builds_on, self.script))
+        styles = _read("widgets.css") + (_read(f"{self.script}.css") if (_WEB / f"{self.script}.css").exists() else "")
         return "\n".join(
             (
                 f'<figure class="tinyinfer-widget" id="{self.id}">',
-                f"<style>{_read('widgets.css')}</style>",
+                f"<style>{styles}</style>",
                 '<div class="stage"></div>',
                 f"<noscript>{self.still}</noscript>",
                 f"<figcaption>{escape(self.caption)}</figcaption>",
                 f'<script type="application/json">{data}</script>',
-                f"<script>{_read('widgets.js')}{_read(self.script + '.js')}"
-                f'window.tinyinfer.start("{self.script}");</script>',
+                f'<script>{scripts}window.tinyinfer.start("{self.script}");</script>',
                 "</figure>",
             )
         )
@@ -76,7 +81,9 @@ def _three_digits(number: float) -> str:
     return f"{float(rounded):#.3g}".rstrip(".")
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The table that stands still: every text is escaped."""
+
     def line(cells: Sequence[str], name: str) -> str:
         return "<tr>" + "".join(f"<{name}>{escape(cell)}</{name}>" for cell in cells) + "</tr>"
 
@@ -104,7 +111,7 @@ def attention_stepper(tokens: Sequence[str], queries: np.ndarray, keys: np.ndarr
             "keys": keys.tolist(),
             "values": values.tolist(),
         },
-        _table(["asks", *(f"weight of {token}" for token in tokens), "values mixed"], rows),
+        html_table(["asks", *(f"weight of {token}" for token in tokens), "values mixed"], rows),
         "Choose the token that asks (tap, hover, or the arrow keys), and switch the mask and the scale off and on. "
         "A black score is masked: its weight is exactly 0. The bars show the weights.",
     )
@@ -196,7 +203,7 @@ def cache_stepper(
             "models": [{"name": name, "passes": [asdict(each) for each in passes]} for name, passes in counted.items()],
             "focus": focus,
         },
-        f"<p>{escape(configs[0].name)}:</p>" + _table(head, rows),
+        f"<p>{escape(configs[0].name)}:</p>" + html_table(head, rows),
         f"{words} Step with the buttons or the slider. A filled cell is written in this pass. "
         f"Counted from the shapes, with {bytes_per_number} bytes a number; every model as if it read these tokens. "
         "k, M, G and T stand for a thousand, a million, 10⁹ and 10¹².",
