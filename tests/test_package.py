@@ -82,6 +82,7 @@ def test_an_import_that_points_up_would_be_noticed():
         ("safetensors", ("loading/safetensors.py",)),
         ("gguf", ("loading/gguf.py",)),
         ("jinja2", ("loading/tokenizer.py",)),
+        ("ray", ("serving/disaggregate.py",)),
         ("pickle", ()),
     ],
 )
@@ -101,7 +102,7 @@ def test_the_wiring_imports_neither_kind_of_operations():
 
 
 def test_importing_the_package_brings_no_heavy_library():
-    heavy = ("torch", "matplotlib", "transformers", "gguf", "huggingface_hub", "typer", "jinja2")
+    heavy = ("torch", "matplotlib", "transformers", "gguf", "huggingface_hub", "typer", "jinja2", "ray")
     script = f"import sys, tinyinfer; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")

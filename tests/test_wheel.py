@@ -33,7 +33,8 @@ def test_the_wheel_holds_the_model_the_font_and_the_command(tmp_path):
         names = set(wheel.namelist())
         entry_points = next(name for name in names if name.endswith("entry_points.txt"))
         assert "tinyinfer = tinyinfer.cli:main" in wheel.read(entry_points).decode()
-    for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
-        assert f"tinyinfer/models/tang/{name}" in names
+    for model in ("tang", "toy"):
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "README.md"):
+            assert f"tinyinfer/models/{model}/{name}" in names
     assert "tinyinfer/figures/TinyHanzi.otf" in names
     assert {"tinyinfer/figures/web/widgets.js", "tinyinfer/figures/web/widgets.css"} <= names

@@ -11,7 +11,7 @@ import typer
 
 import tinyinfer
 from tinyinfer.errors import suggestion
-from tinyinfer.loading.checkpoint import EMBEDDED_MODELS
+from tinyinfer.loading.checkpoint import EMBEDDED_MODELS, read_checkpoint
 from tinyinfer.loading.safetensors import read_json
 from tinyinfer.loading.synthetic import RandomWeights
 from tinyinfer.model.backend import backend_options
@@ -26,6 +26,8 @@ from tinyinfer.performance.prediction import Prediction, critical_batch, critica
 from tinyinfer.performance.records import RECORDS, write_record
 from tinyinfer.performance.shapes import SHAPES, find_shape
 from tinyinfer.serving.failures import RequestFailed
+from tinyinfer.serving.pool import Deadline
+from tinyinfer.serving.router import check_request
 from tinyinfer.serving.session import check_capacity
 from tinyinfer.serving.trace import collect_trace
 from tinyinfer.serving.trace_format import describe_stage, write_trace
@@ -195,6 +197,10 @@ def request(
 
     if trace is not None and not trace.resolve().parent.is_dir():
         raise tinyinfer.BadInput(f"--trace is {trace}; there is no folder {trace.resolve().parent}")
+    # Wrong input is refused before processes are started for it.
+    checkpoint = read_checkpoint(model)
+    check_request(checkpoint.config, checkpoint.tokenizer, prompt, max_new_tokens, checkpoint.config.max_context)
+    Deadline(deadline)
     with open_engine(model, backend, device, dtype, prefill_workers, decode_workers, address=address) as router:
         stages = []
         for stage in router.walk(prompt, max_new_tokens, deadline_seconds=deadline):

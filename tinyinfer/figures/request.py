@@ -75,7 +75,7 @@ def _rows(axes: Axes, height: float, rows: int) -> None:
 
 
 def join_rows(trace: Trace) -> Rows:
-    """The cache at the end: what prefill wrote, then each row that decode appended. Blocks of shape (rows, head_dim)."""
+    """The cache at the end: what prefill wrote, then the rows that decode appended; blocks of (rows, head_dim)."""
     parts = [trace.prefill.kv_cache, *(step.appended for step in trace.decode)]
     return {
         layer: {
@@ -110,8 +110,8 @@ def draw_cache_page(trace: Trace) -> Figure:
         left += 4 + 1.3
     below = top - 0.3
     axes.text(-0.75, below, "▲ written by prefill", color=PREFILL, va="center")
-    axes.plot([2.75, 3.65], [below, below], color=TRANSFER, linestyle="dashdot")
-    axes.text(3.8, below, "all above it crossed", color=TRANSFER, va="center")
+    axes.plot([2.6, 3.4], [below, below], color=TRANSFER, linestyle="dashdot")
+    axes.text(3.5, below, "all above it crossed", color=TRANSFER, va="center")
     axes.text(left - 1.3, below, "● appended by decode", color=DECODE, va="center", ha="right")
     axes.set(xlim=(-0.85, left - 1.2), ylim=(top + 0.2, -1.0))
     axes.axis("off")
@@ -133,7 +133,7 @@ def _table(axes: Axes, left: float, top: float, block: np.ndarray, crossed: int)
 
 
 def draw_break_even(cases: Mapping[str, Sequence[SplitCase]], links: Sequence[Link]) -> Figure:
-    """For each model, the link rate above which splitting pays, at each prompt length; rates of real links as limits."""
+    """For each model and prompt length the link rate above which splitting pays, with the rates of real links."""
     figure, axes = new_figure(7.0, 4.6)
     last = [row[-1] for row in cases.values()]
     heights = _spread([case.break_even_bytes_per_second for case in last])
@@ -157,7 +157,7 @@ def draw_break_even(cases: Mapping[str, Sequence[SplitCase]], links: Sequence[Li
     return figure
 
 
-def _spread(heights: Sequence[float], factor: float = 1.27) -> list[float]:
+def _spread(heights: Sequence[float], factor: float = 1.42) -> list[float]:
     """The same heights on a logarithmic axis, pushed up where labels of this size would overlap."""
     spread, lowest = dict.fromkeys(range(len(heights)), 0.0), 0.0
     for place in sorted(range(len(heights)), key=lambda index: heights[index]):

@@ -31,7 +31,7 @@ try:
     import ray
     import ray.exceptions
     from ray._private import ray_constants
-    from ray._raylet import Config
+    from ray._raylet import Config  # type: ignore[attr-defined]
     from ray.cluster_utils import Cluster
     from ray.experimental import get_object_locations
 except ModuleNotFoundError as missing:
@@ -45,6 +45,7 @@ SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a default that will change
 }
 START_SECONDS = 120.0
+START_TRIES = 3
 
 
 class LocalCluster:
@@ -58,10 +59,22 @@ class LocalCluster:
             "include_dashboard": False,
             "object_store_memory": store_bytes,
         }
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                self._start(prefill_nodes, decode_nodes)
+                break
+            except Exception as late:  # Ray raises nothing more special when a node takes longer than 30 s to start
+                self.close()
+                if not tries_left:
+                    reason = str(late).strip().splitlines()[0]
+                    raise WorkerLost(f"no Ray cluster could be started on this machine: {reason}") from None
+
+    def _start(self, prefill_nodes: int, decode_nodes: int) -> None:
         self._cluster = Cluster()
         self._cluster.add_node(num_cpus=0, include_log_monitor=False, no_monitor=True, **self._options)
-        self.nodes = [self.add_node("prefill", wait=False) for _ in range(prefill_nodes)]
-        self.nodes += [self.add_node("decode", wait=False) for _ in range(decode_nodes)]
+        for kind, count in (("prefill", prefill_nodes), ("decode", decode_nodes)):
+            for _ in range(count):
+                self.add_node(kind, wait=False)
         self._cluster.wait_for_nodes(timeout=START_SECONDS)
 
     @property

@@ -89,23 +89,13 @@ class Router:
 
         Raises `BadInput` for a wrong request or an id that is in use, `QueueFull` when too many wait already.
         """
-        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        ids = tuple(check_token_ids(token_ids, self.config.vocab).tolist())
-        if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
-            raise BadInput(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number of at least 1")
+        ids = check_request(self.config, self.tokenizer, prompt, max_new_tokens, self.decode_pool.slots)
         text = prompt if isinstance(prompt, str) else self.tokenizer.decode(list(ids))
         deadline = Deadline(deadline_seconds)
         with self._lock:
             arrival = next(self._arrivals)
             request_id = request_id or f"req_{arrival:03}"
             order = Order(request_id, 1, ids, (), None, max_new_tokens, want_rows)
-            allowed = min(self.config.max_context, self.decode_pool.slots)
-            if order.slots > allowed:
-                raise BadInput(
-                    f"{len(ids)} prompt tokens and max_new_tokens {max_new_tokens} need {order.slots} slots; "
-                    f"a decode worker has {self.decode_pool.slots} and model {self.config.name} reads at most "
-                    f"{self.config.max_context} tokens"
-                )
             if request_id in self._live:
                 raise BadInput(f"request_id {request_id!r} is in use by a request under way")
             if self._closed.is_set():
@@ -225,14 +215,36 @@ class Router:
     def _lose(self, pool: Pool, worker: Any) -> None:
         """Lend the worker to nobody until it answers again: Ray may be restarting it."""
 
-        def wait_for_it() -> None:
-            while not self._closed.wait(0.05):
-                if worker.answers(patience_seconds=1.0):
-                    pool.welcome(worker)
-                    return
-
         if pool.lose(worker):
-            threading.Thread(target=wait_for_it, name=f"revive {worker.name}", daemon=True).start()
+            thread = threading.Thread(target=self._await_return, args=(pool, worker), daemon=True)
+            with self._lock:
+                self._threads.add(thread)
+            thread.start()
+
+    def _await_return(self, pool: Pool, worker: Any) -> None:
+        while not self._closed.wait(0.05):
+            if worker.answers(patience_seconds=1.0):
+                pool.welcome(worker)
+                break
+        with self._lock:
+            self._threads.discard(threading.current_thread())
+
+
+def check_request(
+    config: ModelConfig, tokenizer: Tokenizer, prompt: str | Sequence[int], max_new_tokens: int, slots: int
+) -> tuple[int, ...]:
+    """The prompt's token ids; `BadInput` when no decode worker with so many slots can ever serve the request."""
+    token_ids = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    ids = tuple(check_token_ids(token_ids, config.vocab).tolist())
+    if not isinstance(max_new_tokens, int) or isinstance(max_new_tokens, bool) or max_new_tokens < 1:
+        raise BadInput(f"max_new_tokens is {max_new_tokens!r}; it must be a whole number of at least 1")
+    needed = len(ids) + max_new_tokens - 1
+    if needed > min(config.max_context, slots):
+        raise BadInput(
+            f"{len(ids)} prompt tokens and max_new_tokens {max_new_tokens} need {needed} slots; "
+            f"a decode worker has {slots} and model {config.name} reads at most {config.max_context} tokens"
+        )
+    return ids
 
 
 def finish(request: Request) -> Completion:
