@@ -159,7 +159,7 @@ def _name_points(axes: Axes, points: Sequence[Point]) -> None:
                 boxes.append(_boxes(place + np.linspace(0.3, 1, 12)[:, None] * edge, 2 * pixels))
             elif np.hypot(*(markers - place - centre).T).min() < 0.99 * np.hypot(*centre):
                 continue  # it would seem to name a nearer point
-            cost = _covered(np.concatenate(boxes), others, np.array(axes.bbox.extents))
+            cost = _covered(np.concatenate(boxes), others, np.array(axes.bbox.extents)) + 2 * gap
             if cost < best_cost:
                 best_cost, offset, held = cost, centre, boxes
         text.set_position(tuple(offset / pixels))

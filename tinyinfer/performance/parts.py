@@ -24,6 +24,7 @@ PARTS = (
 # Operands that a pass finds in memory; the others were just computed, and are still in a cache if there is room.
 COLD = ("weight", "table", "keys", "values")
 COLD_BYTES = 1 << 29  # far larger than any cache; a model with fewer bytes of weights than this is timed with as many
+LONGEST_LOOP_SECONDS = 0.3
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class _Shape:
     sizes: tuple[int, ...]
 
 
-def time_parts(model: Any, run: Callable[[Any], None], repeats: int = 5) -> list[Part]:
+def time_parts(model: Any, run: Callable[[Any], None], repeats: int = 3) -> list[Part]:
     """Record the operations of `run(twin of model)`, then time each distinct one alone; in the order of first use."""
     calls = record_calls(model, run)
     ops = model.decoder.ops
@@ -113,7 +114,8 @@ def time_alone(ops: Any, operation: str, operands: dict[str, Any], footprint: in
     with ops.inference_mode():
         once = time_calls({"once": lambda: function(**hot)}, 1, synchronise=ops.synchronise)["once"][0]
         # Enough calls to be timed, and enough cold operands to push one another out; long calls need fewer.
-        count = max(1, min(math.ceil(footprint / cold_bytes) if cold_bytes else 100, math.ceil(1.0 / once)))
+        enough = math.ceil(footprint / cold_bytes) if cold_bytes else 100
+        count = max(1, min(enough, math.ceil(LONGEST_LOOP_SECONDS / once)))
         sets = [
             {name: _make(ops, operands[name], seed) if name in COLD else value for name, value in hot.items()}
             for seed in range(count)
