@@ -36,7 +36,8 @@ def run(*arguments, **environment) -> subprocess.CompletedProcess:
 @pytest.fixture
 def call(monkeypatch, capsys, tang):
     """The command in this process, which spares its start; the model is read once."""
-    monkeypatch.setattr(tinyinfer, "load", lambda name, load=tinyinfer.load: tang if name == "tang" else load(name))
+    load = tinyinfer.load
+    monkeypatch.setattr(tinyinfer, "load", lambda name, *how: tang if name == "tang" else load(name, *how))
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["tinyinfer", *map(str, arguments)])

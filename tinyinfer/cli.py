@@ -26,8 +26,6 @@ from tinyinfer.performance.prediction import Prediction, critical_batch, critica
 from tinyinfer.performance.records import RECORDS, write_record
 from tinyinfer.performance.shapes import SHAPES, find_shape
 from tinyinfer.serving.failures import RequestFailed
-from tinyinfer.serving.pool import Deadline
-from tinyinfer.serving.router import check_request
 from tinyinfer.serving.session import check_capacity
 from tinyinfer.serving.trace import collect_trace
 from tinyinfer.serving.trace_format import describe_stage, write_trace
@@ -193,7 +191,10 @@ def request(
     dtype: Dtype = None,
 ) -> None:
     """Follow one request through router, prefill worker, transfer and decode worker, each stage as it happens."""
-    from tinyinfer.serving.disaggregate import open_engine  # Ray is needed for nothing else
+    # Ray and a checksum are needed for nothing else, so they come here.
+    from tinyinfer.serving.disaggregate import open_engine
+    from tinyinfer.serving.pool import Deadline
+    from tinyinfer.serving.router import check_request
 
     if trace is not None and not trace.resolve().parent.is_dir():
         raise tinyinfer.BadInput(f"--trace is {trace}; there is no folder {trace.resolve().parent}")

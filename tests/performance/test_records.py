@@ -40,8 +40,9 @@ MEASURED = [path for path in sorted(RECORDS.glob("*.json")) if path.name != "ind
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_every_committed_record_is_whole_and_beats_no_ceiling(path):
     record = read_record(path)
-    assert record["kind"] in ("phases", "comparison", "bench", "decode steps", "transfer", "interference")
-    if record["kind"] not in ("transfer", "interference"):
+    without_ceiling = ("transfer", "interference", "trace")
+    assert record["kind"] in ("phases", "comparison", "bench", "decode steps", *without_ceiling)
+    if record["kind"] not in without_ceiling:
         shares = shares_of_ceilings(record)
         assert shares and all(0 < share <= 1 for share in shares), shares
 

@@ -27,6 +27,13 @@ def wait_until(condition, seconds=300.0):
         time.sleep(0.02)
 
 
+def wait_until_ended(processes, seconds=60.0):
+    limit = time.perf_counter() + seconds
+    while left := alive(processes):
+        assert time.perf_counter() < limit, f"these have not ended: {[(p.pid, p.cmdline()) for p in left]}"
+        time.sleep(0.02)
+
+
 @contextmanager
 def local_cluster():
     """A node for the router, one for prefill, two for decode. Every process of it ends."""
@@ -36,7 +43,7 @@ def local_cluster():
     processes = set(psutil.Process().children(recursive=True)) - before
     assert len(processes) > 4
     cluster.close()
-    wait_until(lambda: not alive(processes))
+    wait_until_ended(processes)
 
 
 @contextmanager
@@ -46,7 +53,7 @@ def engine(cluster, model="toy", **options):
         workers = [*router.prefill_pool.workers, *router.decode_pool.workers]
         yield router
         processes = [psutil.Process(worker.facts()["pid"]) for worker in workers if worker.answers(5)]
-    wait_until(lambda: not alive(processes))
+    wait_until_ended(processes)
 
 
 def no_slot_is_lost(router):

@@ -1,12 +1,13 @@
 """Figures of chapter 5: one request between two machines, its whole cache, where its time goes, and when it pays."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from tinyinfer.figures.style import DECODE, INK, KV_CACHE, LIMIT, PREFILL, TRANSFER, Figure, new_figure
+from tinyinfer.figures.style import DECODE, INK, KV_CACHE, LIMIT, OTHER, PREFILL, TRANSFER, Figure, new_figure
 from tinyinfer.performance.transfer import Link, SplitCase
 from tinyinfer.serving.trace import Rows, Trace, count_rows
 
@@ -93,7 +94,7 @@ def draw_cache_page(trace: Trace) -> Figure:
     tokens = [*trace.request.input_tokens, *(trace.decode[-1].generated_tokens if trace.decode else ())]
     blocks_down = sum(len(kinds) for kinds in next(iter(cache.values())).values())
     figure, axes = new_figure(7.0, (0.27 * len(tokens) + 0.34) * blocks_down + 0.5)
-    left = 0.0
+    left = top = 0.0
     for layer, heads in cache.items():
         top = 0.0
         for head, kinds in heads.items():
@@ -164,3 +165,57 @@ def _spread(heights: Sequence[float], factor: float = 1.42) -> list[float]:
         spread[place] = max(heights[place], lowest)
         lowest = spread[place] * factor
     return [spread[place] for place in range(len(heights))]
+
+
+def draw_transfers(
+    sizes_bytes: Sequence[float],
+    predicted: Sequence[float],
+    measured: Sequence[float],
+    hand_off: tuple[float, float],
+) -> Figure:
+    """Seconds against bytes: a link's line, the plain arrays it was fitted to, and (bytes, seconds) of a hand-off."""
+    figure, axes = new_figure(7.0, 4.2)
+    megabytes = [size / 1e6 for size in sizes_bytes]
+    axes.plot(megabytes, measured, color=OTHER, marker="D", linestyle="none", label="plain arrays measured")
+    hollow = {"fillstyle": "none", "linestyle": "dashed", "linewidth": 1.4, "markersize": 11}
+    axes.plot(megabytes, predicted, color=TRANSFER, marker="D", label="predicted", **hollow)
+    size, seconds = hand_off[0] / 1e6, hand_off[1]
+    axes.plot([size], [seconds], color=TRANSFER, marker="D", markersize=10, linestyle="none", label="hand-off measured")
+    axes.annotate(
+        "the hand-off", (size, seconds), (-12, 6), textcoords="offset points", color=TRANSFER, weight="bold", ha="right"
+    )
+    axes.set(xscale="log", yscale="log", xlabel="bytes that cross (MB)", ylabel="milliseconds")
+    axes.xaxis.set_major_formatter(lambda size, _: f"{size:g}")
+    axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e3:g}")
+    words = "filled: measured (grey: plain arrays)\nhollow, dashed: predicted"
+    axes.text(0.03, 0.97, words, transform=axes.transAxes, va="top")
+    return figure
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps between tokens of running answers: when each ended, how long it was, when prompts came; all in seconds."""
+
+    name: str
+    ends: Sequence[float]
+    seconds: Sequence[float]
+    prompts_came: Sequence[float]
+
+
+def draw_gaps(runs: Sequence[Gaps]) -> Figure:
+    """One panel a run, on the same axes: each dot is a gap between two tokens, each triangle a prompt that came."""
+    figure = Figure(figsize=(7.0, 2.2 * len(runs) + 0.6), layout="constrained")
+    highest = max(max(run.seconds) for run in runs)
+    longest = max(max(run.ends) for run in runs)
+    for place, run in enumerate(runs):
+        axes = figure.add_subplot(len(runs), 1, place + 1)
+        axes.plot(run.ends, run.seconds, color=DECODE, marker="o", markersize=4, linestyle="none", label="gaps")
+        axes.plot(
+            run.prompts_came, [0.0] * len(run.prompts_came), color=PREFILL, marker="^", markersize=9,
+            linestyle="none", clip_on=False, label="prompts",
+        )  # fmt: skip
+        axes.set(xlim=(0, longest * 1.02), ylim=(0, highest * 1.1), title=run.name, ylabel="gap (ms)")
+        axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e3:g}")
+        if place == len(runs) - 1:
+            axes.set_xlabel("seconds;  ▲ a long prompt comes")
+    return figure

@@ -12,14 +12,17 @@ prefill worker's object store to the decode worker's; the driver, where the rout
 import logging
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tinyinfer.errors import BadInput
 from tinyinfer.loading.checkpoint import read_checkpoint
 from tinyinfer.model.backend import backend_options
+from tinyinfer.performance.transfer import payload_bytes
 from tinyinfer.serving.failures import DeadlineExceeded, PayloadLost, WorkerLost
 from tinyinfer.serving.language_model import LanguageModel
 from tinyinfer.serving.pool import Deadline
@@ -42,10 +45,14 @@ LOOPBACK = "127.0.0.1"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "token",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # of a call whose answer nobody waits for any more
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a default that will change
 }
 START_SECONDS = 120.0
 START_TRIES = 3
+# A cache that has not come after FETCH_SECONDS, and the time of its bytes on a link as slow as this, is lost.
+FETCH_SECONDS = 5.0
+SLOWEST_BYTES_PER_SECOND = 50e6
 
 
 class LocalCluster:
@@ -224,8 +231,11 @@ class _PrefillActor:
 
     def prefill(self, order: Order) -> tuple[Prefilled, list]:
         news, payload = self.worker.prefill(order)
+        started = time.perf_counter()
+        reference = ray.put(payload)
+        packed = news.pack_seconds + time.perf_counter() - started
         # In a list, so that the router gets the reference and not what it refers to.
-        return news, [ray.put(payload)]
+        return replace(news, pack_seconds=packed), [reference]
 
 
 class _DecodeActor:
@@ -242,10 +252,15 @@ class _DecodeActor:
         }
 
     def receive(self, order: Order, reference: list) -> Arrived:
+        config = self.worker.model.config
+        patience = FETCH_SECONDS + payload_bytes(config, order.length) / SLOWEST_BYTES_PER_SECOND
+        limit = time.perf_counter() + patience
+
         def fetch(stopped: Callable[[], bool]) -> Payload:
+            # Ray itself may take a minute to notice that a whole node is gone.
             while not ray.wait(reference, timeout=0.1)[0]:
-                if stopped():
-                    raise PayloadLost(f"{order.request_id} was stopped before its cache came")
+                if stopped() or time.perf_counter() > limit:
+                    raise PayloadLost(f"{order.request_id}: its cache did not come within {patience:.1f} s")
             try:
                 payload: Any = ray.get(reference[0])
                 return payload

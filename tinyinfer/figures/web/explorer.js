@@ -27,16 +27,19 @@
     const decode = predictDecode(model, device, dtype, context, batch);
     const rows = Math.max(prompt, context);
     const memory = memoryNeeded(model, bytesOf[dtype], batch, rows);
-    const [fitting, critical] = [largestBatch(model, device, dtype, rows), criticalBatch(model, device, dtype, context)];
+    const fitting = largestBatch(model, device, dtype, rows);
+    const critical = criticalBatch(model, device, dtype, context);
     const [ttft, tpot] = [withPrefix(prefill.seconds, "s"), withPrefix(decode.seconds, "s")];
     const known = device.flops_per_second[dtype];
     return {
       prefill,
       decode,
       summary:
-        `${model.name} in ${dtype} on ${device.name}, batch ${count(batch)}: prefill of ${count(prompt)} ${prompt === 1 ? "token" : "tokens"} is ` +
-        `${prefill.bound}-bound, TTFT at least ${ttft}; a decode step at context ${count(context)} is ` +
-        `${decode.bound}-bound, TPOT at least ${tpot}; memory: ${describeRoom(device, memory)}.`,
+        `${model.name} in ${dtype} on ${device.name}, batch ${count(batch)}: ` +
+        `prefill of ${count(prompt)} ${prompt === 1 ? "token" : "tokens"} is ${prefill.bound}-bound, ` +
+        `TTFT at least ${ttft}; ` +
+        `a decode step at context ${count(context)} is ${decode.bound}-bound, TPOT at least ${tpot}; ` +
+        `memory: ${describeRoom(device, memory)}.`,
       rows: [
         ["time, at least", `TTFT ${ttft}`, `TPOT ${tpot}`],
         ["limit that binds", prefill.bound, decode.bound],
@@ -146,11 +149,11 @@
 
     const describeState = (shape, device, { prefill, decode }) => {
       const known = Object.keys(device.flops_per_second).length;
+      const lacking = `No ${wanted} peak is known for ${device.name}, so this is ${choice.dtype}.`;
       const beyond = Math.max(choice.prompt, choice.context) > shape.max_context;
-      const edges = [["prefill", prefill], ["decode", decode]]; // prettier-ignore
+      const edges = Object.entries({ prefill, decode });
       return [
-        wanted !== choice.dtype &&
-          `No ${wanted} peak is known for ${device.name}, so this is ${choice.dtype}. Known: ${offered(device).join(", ")}.`,
+        wanted !== choice.dtype && `${lacking} Known: ${offered(device).join(", ")}.`,
         !known && `No FLOP/s is published for ${device.name}, so memory alone bounds the times.`,
         beyond && `${shape.name} was made for at most ${count(shape.max_context)} tokens.`,
         ...edges.map(([name, { intensity, flops, seconds }]) => {
@@ -176,13 +179,15 @@
 
       const state = explore(shape, device, choice);
       status.textContent = state.summary;
-      const phases = [["prefill", state.prefill], ["decode", state.decode]]; // prettier-ignore
+      const phases = Object.entries({ prefill: state.prefill, decode: state.decode });
       const words = `Roofline of ${device.name} in ${choice.dtype}`;
       width = Math.max(280, Math.min(picture.clientWidth || 640, 760));
       const { svg, placeNames: finish } = drawRoofline(width, limits, device, choice.dtype, phases, words);
       picture.replaceChildren(svg);
-      const wide = ([name, ...cells]) => (cells.length > 1 ? [name, ...cells] : [name, make("td", { colspan: 2 }, ...cells)]);
-      result.replaceChildren(table(["", "prefill", "decode step"], state.rows.map(wide)));
+      const rows = state.rows.map(([name, ...cells]) =>
+        cells.length > 1 ? [name, ...cells] : [name, make("td", { colspan: 2 }, ...cells)],
+      );
+      result.replaceChildren(table(["", "prefill", "decode step"], rows));
       warning.textContent = refused.length ? `Ignored in the address: ${refused.join("; ")}.` : "";
       notes.replaceChildren(...describeState(shape, device, state).map((words) => make("li", {}, words)));
       finish(); // last, since it asks for sizes

@@ -26,22 +26,25 @@
     );
     const sizes = named.map((text) => text.getBBox()); // all sizes before any place: one layout, not one for each
     const taken = [...names.map((text) => boxOf(text.getBBox())), ...marks.map(([, ...place]) => around(...place, 10))];
-    for (const [[fromX, fromY], [toX, toY]] of lines)
-      for (let part = 0; part <= 1; part += 0.02)
+    for (const [[fromX, fromY], [toX, toY]] of lines) {
+      for (let part = 0; part <= 1; part += 0.02) {
         taken.push(around(fromX + part * (toX - fromX), fromY + part * (toY - fromY), 3));
+      }
+    }
     const meet = (one, other) => one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];
-    const sides = [[0.6, 1], [0, 1], [1, 0], [-0.6, 1], [0, -1], [-1, 0], [0.6, -1], [-0.6, -1]]; // prettier-ignore
+    const sides = [[0.6, 1], [0, 1], [1, 0], [-0.6, 1], [0, -1], [-1, 0], [0.6, -1], [-0.6, -1]];
     for (const [place, [, across, down]] of marks.entries()) {
       const [text, { width, height }] = [named[place], sizes[place]];
       let best = { faults: Infinity };
-      for (const gap of [10, 18, 28, 40, 54])
+      for (const gap of [10, 18, 28, 40, 54]) {
         for (const [side, below] of sides) {
           const spot = [across + side * (gap + width / 2), down + below * (gap + height / 2)];
           const box = around(...spot, width / 2, height / 2);
           const outside = box[0] < left || box[1] < top || box[2] > right || box[3] > bottom;
-          const faults = taken.filter((other) => meet(box, other)).length + (outside ? 9 : 0);
+          const faults = taken.filter((other) => meet(box, other)).length + (outside ? 999 : 0);
           if (faults < best.faults) best = { faults, spot, box };
         }
+      }
       text.setAttribute("x", best.spot[0]);
       text.setAttribute("y", best.spot[1] + height * 0.3);
       taken.push(best.box);
@@ -56,7 +59,7 @@
     };
     const [x, y] = [scale(limits.intensity, left, right), scale(limits.rate, bottom, top)];
     const svg = draw("svg", { viewBox: `0 0 ${width} ${bottom + 44}`, role: "img", "aria-label": words });
-    const line = (points, kind) => svg.append(draw("polyline", { points: points.map((one) => one.join()).join(" "), class: kind }));
+    const line = (points, kind) => svg.append(draw("polyline", { points: points.join(" "), class: kind }));
     const write = (text, across, down, anchor = "start", kind = "") =>
       svg.appendChild(draw("text", { x: across, y: down, "text-anchor": anchor, class: kind }, text));
 
@@ -83,13 +86,13 @@
       line(lines[2], "ridge");
       names.push(write(withPrefix(peak, "FLOP/s"), right, y(peak) - 13, "end"));
       const narrow = width < 480;
-      const after = x(ridge) + (narrow ? 155 : 170) < width;
       const foot = `ridge: ${withPrefix(ridge, "").trim()} FLOP${narrow ? "/" : " per "}byte`;
+      const after = x(ridge) + 6 + foot.length * 8 < width; // wider than any letter
       names.push(write(foot, x(ridge) + (after ? 6 : -6), bottom - 7, after ? "start" : "end"));
     }
     const beside = limits.intensity[0] * 10 ** (84 / (x(10) - x(1)));
     names.push(write(withPrefix(bandwidth, "B/s"), left + 72, y(beside * bandwidth) - 6, "end"));
-    const machine = peak ? `${device.name}, ${dtype}` : `${device.name}, no FLOP/s published`;
+    const machine = peak ? `${device.name}, ${dtype}` : `${device.name}, no FLOP/s known`;
     names.push(write(machine, left + 6, top + 14));
 
     const marks = phases.map(([name, { intensity, flops, seconds }]) => [name, x(intensity), y(flops / seconds)]);
