@@ -156,6 +156,8 @@ def test_transfers_are_the_data_and_predictions_are_dashed_and_hollow():
     assert (line.get_linestyle(), line.get_fillstyle()) == ("--", "none")
     assert plain.get_fillstyle() == hand_off.get_fillstyle() == "full"
     assert line.get_color() == hand_off.get_color() == TRANSFER
+    for formatter in (axes.yaxis.get_major_formatter(), axes.yaxis.get_minor_formatter()):
+        assert [formatter(seconds, None) for seconds in (0.01, 0.02, 0.03, 0.05)] == ["10", "20", "", "50"]
 
 
 def test_gaps_of_all_runs_stand_on_the_same_axes():
