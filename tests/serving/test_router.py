@@ -15,7 +15,7 @@ from tinyinfer.serving.pool import Deadline, Pool
 from tinyinfer.serving.request import Request
 from tinyinfer.serving.router import finish
 from tinyinfer.serving.trace_format import trace_as_dict
-from tinyinfer.serving.workers import Order
+from tinyinfer.serving.workers import DecodeWorker, Order, PrefillWorker
 
 ANSWER = [4, 5, 6, 3, 1]  # 秋天的诗 and the end
 
@@ -231,15 +231,62 @@ def test_a_client_that_stops_reading_frees_its_slots(toy):
     wait_until(lambda: all_free(router) and not router._live)
 
 
-def test_a_deadline_in_mid_stream_frees_the_slots(toy):
-    router = local_router(toy)
-    Gate(router.decode_pool.workers[0])
+def test_a_deadline_in_mid_stream_frees_the_slots(toy, monkeypatch):
+    router, cancelled = local_router(toy), []
+    worker = router.decode_pool.workers[0]
+    Gate(worker)
+    monkeypatch.setattr(worker, "cancel", lambda request_id, _: cancelled.append(request_id) or True)
     seen = []
     with pytest.raises(DeadlineExceeded, match=r"within 0.3 s \(1 tokens made"):
         for event in router.stream("写诗", 8, deadline_seconds=0.3):
             seen.append(event.token_id)
-    assert seen == [4]
+    assert seen == [4] and cancelled == ["req_001"]
     wait_until(lambda: all_free(router))
+
+
+def test_a_decode_worker_that_does_not_stop_is_lent_to_nobody_until_it_answers(toy, monkeypatch):
+    router = local_router(toy)
+    worker = router.decode_pool.workers[0]
+    gate = Gate(worker)
+    monkeypatch.setattr(worker, "cancel", lambda *_: False)
+    monkeypatch.setattr(worker, "answers", lambda _: gate.open.is_set())
+    with pytest.raises(DeadlineExceeded):
+        router.generate("写诗", 8, deadline_seconds=0.2)
+    assert router.decode_pool.living == 0
+    gate.open.set()
+    wait_until(lambda: router.decode_pool.living == 1)
+    assert router.generate("写诗", 8).token_ids == ANSWER
+
+
+def test_a_request_stopped_while_its_cache_is_on_the_way_frees_its_slots(toy):
+    worker, prefill = DecodeWorker(toy, 64), PrefillWorker(toy)
+    order = Order("stopped", 1, (2, 3), (), None, 8)
+    news, payload = prefill.prefill(order)
+    fetching, go_on = threading.Event(), threading.Event()
+
+    def fetch(stopped):
+        fetching.set()
+        assert go_on.wait(5) and stopped()
+        return payload
+
+    receiving = threading.Thread(target=worker.receive, args=(replace(order, next_token=news.next_token), fetch))
+    receiving.start()
+    assert fetching.wait(5) and worker.free_slots == 64 - 9
+    assert not worker.cancel("stopped", 0.05)
+    go_on.set()
+    receiving.join()
+    assert worker.free_slots == 64
+    with pytest.raises(TransferRefused):
+        list(worker.decode("stopped"))
+
+
+def test_a_request_whose_cache_has_arrived_can_be_stopped_at_once(toy):
+    worker, prefill = DecodeWorker(toy, 64), PrefillWorker(toy)
+    order = Order("stopped", 1, (2, 3), (), None, 8)
+    news, payload = prefill.prefill(order)
+    worker.receive(replace(order, next_token=news.next_token), lambda stopped: payload)
+    assert worker.cancel("stopped", 0.05) and worker.free_slots == 64
+    assert worker.cancel("unknown", 0.05)
 
 
 def test_closing_stops_what_is_under_way_and_takes_no_more(toy):

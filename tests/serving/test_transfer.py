@@ -11,7 +11,15 @@ from tinyinfer.model.cache import KVCache
 from tinyinfer.model.llama import Llama
 from tinyinfer.serving.failures import TransferRefused
 from tinyinfer.serving.session import Session
-from tinyinfer.serving.transfer import LAYOUT, Payload, expected_header, pack_rows, receive_rows, verify_payload
+from tinyinfer.serving.transfer import (
+    LAYOUT,
+    Payload,
+    expected_header,
+    pack_rows,
+    receive_rows,
+    rows_checksum,
+    verify_payload,
+)
 
 HEADS = {"grouped": {"heads": 6, "kv_heads": 2}, "multi-head": {"heads": 6, "kv_heads": 6}}
 
@@ -132,6 +140,12 @@ def test_what_is_wrong_is_named_and_nothing_of_it_is_committed(decoder, fault):
     assert not decoder.ops.to_numpy(cache.keys).any() and not decoder.ops.to_numpy(cache.values).any()
     receive_rows(pack(session), cache, expected_of(decoder))  # and the cache is still good
     assert cache.length == 7
+
+
+def test_equal_rows_of_another_layer_or_kind_have_another_checksum():
+    rows = np.ones((7, 2, 10), np.float32)
+    assert len({rows_checksum(kind, layer, rows) for kind in "KV" for layer in range(5)}) == 10
+    assert rows_checksum("K", 3, rows) == rows_checksum("K", 3, rows[::-1][::-1].copy())
 
 
 @pytest.mark.parametrize("kind", ["keys", "values"])
