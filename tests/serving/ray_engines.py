@@ -9,6 +9,7 @@ import dying_workers
 import psutil
 from dying_workers import DyingDecodeWorker, DyingPrefillWorker
 from ray import cloudpickle
+from ray.exceptions import RayError
 
 from tinyinfer.serving.disaggregate import LocalCluster, open_engine
 
@@ -58,9 +59,12 @@ def engine(cluster, model="toy", **options):
 
 def no_slot_is_lost(router):
     pool = router.decode_pool
-    return set(router.prefill_pool.free_slots.values()) == {1} and all(
-        pool.free_slots[worker.name] == pool.slots == worker.facts()["free_slots"] for worker in pool.workers
-    )
+    try:
+        counted = {worker.name: worker.facts()["free_slots"] for worker in pool.workers}
+    except RayError:  # one is being restarted
+        return False
+    full = {worker.name: pool.slots for worker in pool.workers}
+    return counted == pool.free_slots == full and set(router.prefill_pool.free_slots.values()) == {1}
 
 
 def kill(worker):

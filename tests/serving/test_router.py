@@ -249,7 +249,7 @@ def test_a_decode_worker_that_does_not_stop_is_lent_to_nobody_until_it_answers(t
     worker = router.decode_pool.workers[0]
     gate = Gate(worker)
     monkeypatch.setattr(worker, "cancel", lambda *_: False)
-    monkeypatch.setattr(worker, "answers", lambda _: gate.open.is_set())
+    monkeypatch.setattr(worker, "answers", lambda patience_seconds: gate.open.is_set())
     with pytest.raises(DeadlineExceeded):
         router.generate("写诗", 8, deadline_seconds=0.2)
     assert router.decode_pool.living == 0

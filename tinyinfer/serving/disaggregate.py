@@ -111,16 +111,18 @@ def open_engine(
     prefill_workers: int = 1,
     decode_workers: int = 1,
     slots: int | None = None,
+    places: int = 16,
+    max_waiting: int = 64,
     address: str | None = None,
     prefill_kind: type[PrefillWorker] = PrefillWorker,
     decode_kind: type[DecodeWorker] = DecodeWorker,
-    **limits: Any,
 ) -> Iterator[Router]:
     """Start workers of a model (as for `tinyinfer.load`) and a router over them; everything ends with the block.
 
-    Each decode worker holds caches of `slots` rows in all, twice the model's context unless said otherwise. `address`
-    joins a cluster instead of starting one. `limits` are those of `Router`. Raises `BadInput` for a model or a backend
-    that is not to be had, or a cluster that cannot be joined or has no place for the workers.
+    Each decode worker holds caches of `slots` rows in all, twice the model's context unless said otherwise, for at most
+    `places` requests at once; `max_waiting` more may wait. `address` joins a cluster instead of starting one; one that
+    asks for no token is joined only with RAY_AUTH_MODE=disabled in the environment. Raises `BadInput` for a model or
+    a backend that is not to be had, or a cluster that cannot be joined or has no place for the workers.
     """
     for name, count in (("prefill_workers", prefill_workers), ("decode_workers", decode_workers)):
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -141,9 +143,10 @@ def open_engine(
         router = Router(
             checkpoint.config,
             checkpoint.tokenizer,
-            *start_workers(source, options, prefill_workers, decode_workers, slots, prefill_kind, decode_kind),
+            *start_workers(source, options, prefill_workers, decode_workers, slots, places, prefill_kind, decode_kind),
             slots=slots,
-            **limits,
+            places=places,
+            max_waiting=max_waiting,
         )
         cleanup.callback(router.close)
         yield router
@@ -173,9 +176,9 @@ def start_workers(
     prefill_workers: int,
     decode_workers: int,
     slots: int,
+    places: int = 16,
     prefill_kind: type[PrefillWorker] = PrefillWorker,
     decode_kind: type[DecodeWorker] = DecodeWorker,
-    places: int = 16,
 ) -> tuple[list["RayPrefill"], list["RayDecode"]]:
     """Place the actors, and wait until each has read the model. A killed one is restarted by Ray.
 
@@ -383,6 +386,6 @@ def _get(reference: Any, deadline: Deadline, name: str) -> Any:
 def _answers(ask: Callable[[], Any], patience_seconds: float) -> bool:
     try:
         ray.get(ask(), timeout=patience_seconds)
-    except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, ray.exceptions.ObjectLostError):
+    except ray.exceptions.RayError:
         return False
     return True
