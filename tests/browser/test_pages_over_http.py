@@ -10,10 +10,14 @@ def test_a_page_has_no_fault(open_page, path):
     assert not find_faults_in_every_look(open_page(path))
 
 
-def test_the_address_of_the_book_leads_to_its_first_page(open_page):
-    page = open_page("index.html").page
-    page.wait_for_url("**/book/intro.html")
-    assert page.locator("h1:visible").count() == 1
+def test_the_address_of_the_book_leads_to_its_first_page(browser, book_address):
+    page = browser.new_page()
+    try:
+        page.goto(book_address + "index.html")
+        page.wait_for_url("**/book/intro.html")
+        assert page.locator("h1:visible").count() == 1
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize("path", WRITTEN_PAGES)

@@ -12,6 +12,7 @@ prefill worker's object store to the decode worker's; the driver, where the rout
 import logging
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -156,6 +157,7 @@ def connect(address: str) -> None:
     """Make this process a driver of the cluster at `address` (host:port). Raises `BadInput` when that fails."""
     if ray.is_initialized():
         raise BadInput("this process is connected to a Ray cluster already; close that engine first")
+    _require_listener(address)
     _apply_settings()
     own = address.startswith((LOOPBACK, "localhost"))
     kept = ray_constants.ENABLE_RAY_CLUSTER
@@ -168,6 +170,15 @@ def connect(address: str) -> None:
         raise BadInput(f"no Ray cluster can be joined at {address}: {reason}") from None
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = kept
+
+
+def _require_listener(address: str) -> None:
+    """Ray may wait for minutes where nobody listens, so knock first."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as wrong:
+        raise BadInput(f"no Ray cluster can be joined at {address}: {wrong}") from None
 
 
 def start_workers(

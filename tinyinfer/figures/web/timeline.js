@@ -11,7 +11,7 @@
   const drawGaps = ({ last, longest }, run) => {
     const dots = run.gaps.map(([end, gap]) => `M${(end / last).toFixed(4)} ${(1 - gap / longest).toFixed(4)}h0`);
     const picture = make("div", { class: "gaps", role: "img", "aria-label": `Gaps against time. ${run.says}` });
-    picture.innerHTML = `<svg viewBox="0 0 1 1" preserveAspectRatio="none"><path d="${dots.join("")}"/></svg>`;
+    picture.innerHTML = `<svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true"><path d="${dots.join("")}"/></svg>`;
     picture.append(...run.prompts.map((at) => make("span", { style: `left: ${percent(at / last)}` }, "▲")));
     return picture;
   };
