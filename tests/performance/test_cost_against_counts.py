@@ -13,6 +13,7 @@ from tinyinfer.performance.cost import (
 )
 from tinyinfer.performance.counting import counted
 from tinyinfer.performance.shapes import find_shape
+from tinyinfer.serving.language_model import LanguageModel
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +49,18 @@ def test_a_decode_step_counts_its_own_token_among_the_keys(watched):
     tally.reset()
     session.decode_step(6)
     assert tally.flops == decode_cost(model.config, context=12).flops
-    assert tally.matrix_products == decode_cost(model.config, context=12).launches
+    assert tally.matrix_products == decode_cost(model.config, context=12, fused=True).launches
+
+
+def test_products_one_by_one_do_the_same_work_in_more_pieces(tang):
+    apart = LanguageModel(tang.config, tang.weights, tang.tokenizer, numpy_ops, fused=False)
+    model, tally = counted(apart)
+    session = model.start(12)
+    session.prefill([5] * 11)
+    tally.reset()
+    session.decode_step(6)
+    expected = decode_cost(model.config, context=12, fused=False)
+    assert (tally.flops, tally.matrix_products) == (expected.flops, expected.launches)
 
 
 def test_the_naive_loops_do_exact_causal_attention_and_all_logits(watched):

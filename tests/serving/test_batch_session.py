@@ -77,7 +77,7 @@ def test_a_step_of_a_batch_reads_the_weights_once(tang, prompts, request):
         session.decode_step([5] * batch)
         products.append(tally.matrix_products)
     layers = tang.config.layers
-    assert products == [9 * layers + 1] * 3  # the same products for every batch, each over its weight once
+    assert products == [6 * layers + 1] * 3  # the same products for every batch, each over its weight once
 
 
 def test_a_batch_of_one_is_a_session(tang, prompts):

@@ -13,6 +13,7 @@ from tinyinfer.errors import BadInput, suggestion
 from tinyinfer.loading.safetensors import read_json, read_weights
 from tinyinfer.loading.tokenizer import Tokenizer
 from tinyinfer.model.config import ModelConfig, config_from_hf, weight_shapes
+from tinyinfer.model.layout import pack_weights
 
 EMBEDDED_MODELS = Path(__file__).parent.parent / "models"
 _SMOLLM2 = "smollm2-135m"
@@ -21,7 +22,7 @@ _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a model is, in NumPy: float32 weights under the names of `weight_shapes(config)`."""
+    """Everything a model is, in NumPy: float32 weights under the names of `weight_shapes(config)`, packed (`layout`)."""
 
     config: ModelConfig
     weights: dict[str, np.ndarray]
@@ -62,7 +63,7 @@ def read_checkpoint(source: str | Path) -> Checkpoint:
     if name in available_models():
         checkpoint = replace(checkpoint, config=replace(checkpoint.config, name=name))
     check_weights(checkpoint.config, checkpoint.weights)
-    return checkpoint
+    return replace(checkpoint, weights=pack_weights(checkpoint.config, checkpoint.weights))
 
 
 def check_weights(config: ModelConfig, weights: dict[str, np.ndarray]) -> None:

@@ -10,7 +10,7 @@ DECODE = ("eager", "compiled", "captured")
 
 
 def backend_options(backend: str, device: str | None, dtype: str | None, decode: str = "eager") -> dict[str, Any]:
-    """The arguments `ops`, `backend`, `fused`, `accelerate` and `decode` of a `LanguageModel`.
+    """The arguments `ops`, `backend`, `accelerate` and `decode` of a `LanguageModel`.
 
     PyTorch is imported here, and only when it is asked for. Raises `BadInput` for what is unknown or not here.
     """
@@ -34,4 +34,4 @@ def backend_options(backend: str, device: str | None, dtype: str | None, decode:
     ops = torch_ops.on(device or "cpu", dtype or "float32")
     if decode == "captured" and ops.device.type != "cuda":
         raise BadInput(f"decode is 'captured'; a CUDA graph needs device cuda, and this is {ops.device}")
-    return {"ops": ops, "backend": "torch", "fused": True, "accelerate": accelerate, "decode": decode}
+    return {"ops": ops, "backend": "torch", "accelerate": accelerate, "decode": decode}

@@ -8,30 +8,27 @@ import numpy as np
 
 from tinyinfer.model.cache import Cache
 from tinyinfer.model.config import ModelConfig, layer_shapes
-
-# Weights that multiply the same input may be stacked and done as one product: fewer, larger pieces of work.
-STACKED = (("query", "key", "value"), ("gate", "up"))
+from tinyinfer.model.layout import layer_parts
 
 
 class Llama:
     """A decoder over a flat list of new tokens. There is no batch axis: sequences meet only in the linear layers.
 
-    `weights` maps the names of `weight_shapes` to arrays; `ops` is one of the twins (`numpy_ops`, or what
-    `torch_ops.on` returns); `fused` stacks the weights of `STACKED`, which changes the products, not the answer.
+    `weights` maps the names of `weight_shapes` to arrays, best packed (`layout`); `ops` is one of the
+    twins (`numpy_ops`, or what `torch_ops.on` returns). With `fused`, weights that multiply the same input are one
+    product: fewer, larger pieces of work, the same answer.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Any], ops: Any, fused: bool = False):
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Any], ops: Any, fused: bool = True):
         self.config, self.ops = config, ops
         self.embedding = ops.from_numpy(weights["embedding"])
         self.final_norm = ops.from_numpy(weights["final_norm"])
         self.head = self.embedding if config.tied_head else ops.from_numpy(weights["head"])
+        parts = layer_parts(config, fused)
         self.layers = [
-            {name: ops.from_numpy(weights[f"layers.{layer}.{name}"]) for name in layer_shapes(config)}
+            {name: self._fetch(weights, layer, name, members) for name, members in parts.items()}
             for layer in range(config.layers)
         ]
-        if fused:
-            for w in self.layers:
-                stack_weights(w, ops)
         self.frequencies = ops.rope_frequencies(config)
 
     def forward(self, token_ids: Any, cache: Cache) -> Any:
@@ -58,6 +55,14 @@ class Llama:
         cache.commit(new)
         return ops.rms_norm(x, self.final_norm, config.rms_eps)
 
+    def _fetch(self, weights: Mapping[str, Any], layer: int, name: str, members: tuple[str, ...]) -> Any:
+        """One weight of a layer where the backend computes; stacked here, unless it comes stacked."""
+        stacked = getattr(weights, "stacked", {}).get(f"layers.{layer}.{name}")
+        if stacked is not None:
+            return self.ops.from_numpy(stacked)
+        own = [self.ops.from_numpy(weights[f"layers.{layer}.{member}"]) for member in members]
+        return own[0] if len(own) == 1 else self.ops.stack_rows(own)
+
     def project(self, x: Any, w: dict[str, Any], *names: str) -> list[Any]:
         """x W^T for each weight named: one product each, or one for all where their weights were stacked."""
         stacked = "+".join(names)
@@ -79,11 +84,3 @@ class Llama:
     def logits(self, hidden: Any) -> np.ndarray:
         """The scores brought back: NumPy float32 of shape (rows, vocab)."""
         return self.ops.to_numpy(self.scores(hidden))
-
-
-def stack_weights(w: dict[str, Any], ops: Any) -> None:
-    """Replace the weights of one layer that multiply the same input by one taller weight."""
-    for names in STACKED:
-        for suffix in ("", "_bias"):
-            if names[0] + suffix in w:
-                w["+".join(names) + suffix] = ops.stack_rows([w.pop(name + suffix) for name in names])

@@ -87,4 +87,4 @@ def counted(model: Any) -> tuple[Any, Tally]:
         }
     )
     weights = {name: count_into(tally, array) for name, array in model.weights.items()}
-    return type(model)(model.config, weights, model.tokenizer, watched, model.backend), tally
+    return type(model)(model.config, weights, model.tokenizer, watched, model.backend, model.fused), tally

@@ -52,7 +52,7 @@ class LanguageModel:
         tokenizer: Any,
         ops: Any,
         backend: str = "numpy",
-        fused: bool = False,
+        fused: bool = True,
         accelerate: Callable[[Callable], Callable] | None = None,
         decode: str = "eager",
     ):
