@@ -1,6 +1,7 @@
 """Packed weights: the same numbers in one block, stacked where one product can do the work of several."""
 
 import tracemalloc
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -42,8 +43,8 @@ def test_all_are_views_of_one_block_and_none_overlap(config):
     packed = pack_weights(config, make_weights(config))
     assert len({id(array.base) for array in packed.values()}) == 1
     spans = sorted((address(array), address(array) + array.nbytes) for array in packed.values())
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
-    largest_gap = max(start - end for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in pairwise(spans))
+    largest_gap = max(start - end for (_, end), (start, _) in pairwise(spans))
     assert largest_gap < 64
 
 

@@ -22,7 +22,7 @@ _SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a model is, in NumPy: float32 weights under the names of `weight_shapes(config)`, packed (`layout`)."""
+    """Everything a model is, in NumPy: float32 weights named as in `weight_shapes(config)`, packed by `layout`."""
 
     config: ModelConfig
     weights: dict[str, np.ndarray]
