@@ -4,6 +4,7 @@ What was skipped is said at the end of the run, with the reason: nothing is skip
 """
 
 import os
+import sys
 from collections import Counter
 
 from jaxtyping import install_import_hook
@@ -45,6 +46,23 @@ def tang(backend):
 def smollm2(backend):
     name, device = backend
     return tinyinfer.load("smollm2-135m", backend=name, device=device)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """The `tinyinfer` command in this process, which spares its start: exit code, output and error output."""
+    from tinyinfer import cli
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tinyinfer", *map(str, arguments)])
+        monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
+        monkeypatch.setattr(sys.stderr, "reconfigure", lambda **_: None, raising=False)
+        with pytest.raises(SystemExit) as ending:
+            cli.main()
+        out, err = capsys.readouterr()
+        return ending.value.code, out, err
+
+    return command
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from command import run_command
 
 import tinyinfer
 from tinyinfer import cli
@@ -22,44 +23,23 @@ PROMPT = "白日依山"
 SUMMARY = re.compile(r"\n\nTTFT \d+\.\d ms, TPOT (-|\d+\.\d\d ms), \d+\.\d tokens per second\n\Z")
 
 
-def run(*arguments, **environment) -> subprocess.CompletedProcess:
-    """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "tinyinfer.cli", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | environment,
-        timeout=120,
-    )
-
-
 @pytest.fixture
-def call(monkeypatch, capsys, tang):
-    """The command in this process, which spares its start; the model is read once."""
+def call(monkeypatch, command, tang):
+    """The command in this process; the model is read once."""
     load = tinyinfer.load
     monkeypatch.setattr(tinyinfer, "load", lambda name, *how: tang if name == "tang" else load(name, *how))
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tinyinfer", *map(str, arguments)])
-        monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
-        monkeypatch.setattr(sys.stderr, "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as ending:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ending.value.code, out, err
-
-    return call
+    return command
 
 
 def test_generate_prints_the_text_and_then_the_times(tang):
-    done = run("generate", PROMPT, "--max-new-tokens", "20")
+    done = run_command("generate", PROMPT, "--max-new-tokens", "20")
     assert (done.returncode, done.stderr) == (0, "")
     assert SUMMARY.search(done.stdout)
     assert SUMMARY.sub("", done.stdout) == tang.generate(PROMPT, max_new_tokens=20).text
 
 
 def test_json_is_one_object_with_exactly_the_promised_keys(tang):
-    done = run("generate", PROMPT, "--max-new-tokens", "7", "--json")
+    done = run_command("generate", PROMPT, "--max-new-tokens", "7", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("\n") == 1
     answer = json.loads(done.stdout)
@@ -147,7 +127,7 @@ def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(call, arguments
     ],
 )
 def test_bad_input_to_the_real_command_leaves_no_traceback(arguments):
-    done = run(*arguments)
+    done = run_command(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("tinyinfer: ") and done.stderr.count("\n") == 1
 
@@ -167,13 +147,13 @@ def test_help_names_every_command(call):
 
 @pytest.mark.parametrize("environment", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii"}], ids=str)
 def test_text_is_utf8_wherever_the_command_runs(tang, environment):
-    done = run("generate", PROMPT, "--max-new-tokens", "5", **environment)
+    done = run_command("generate", PROMPT, "--max-new-tokens", "5", **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert SUMMARY.sub("", done.stdout) == tang.generate(PROMPT, max_new_tokens=5).text
 
 
 def test_models_lists_what_can_be_loaded():
-    done = run("models")
+    done = run_command("models")
     assert (done.returncode, done.stderr) == (0, "")
     listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert listed == tinyinfer.available_models()

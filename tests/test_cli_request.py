@@ -2,48 +2,26 @@
 
 import json
 import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
+from command import run_command
 
 import tinyinfer
-from tinyinfer import cli
 from tinyinfer.serving import disaggregate
 from tinyinfer.serving.trace_format import trace_from_json
 
 
-def run(*arguments, **environment) -> subprocess.CompletedProcess:
-    """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tinyinfer.cli", "request", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        env=os.environ | environment,
-        timeout=600,
-    )
-
-
 @pytest.fixture
-def call(monkeypatch, capsys):
+def call(monkeypatch, command):
     """The command in this process; it may start no cluster."""
     monkeypatch.setattr(disaggregate, "LocalCluster", None)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["tinyinfer", "request", *map(str, arguments)])
-        monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
-        monkeypatch.setattr(sys.stderr, "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as ending:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ending.value.code, out, err
-
-    return call
+    return partial(command, "request")
 
 
 def test_the_walk_is_printed_stage_by_stage_and_written_whole(tmp_path):
     path = tmp_path / "trace.json"
-    done = run("写诗", "--model", "toy", "--max-new-tokens", "4", "--trace", str(path), "--full")
+    done = run_command("request", "写诗", "--model", "toy", "--max-new-tokens", "4", "--trace", str(path), "--full")
     assert (done.returncode, done.stderr) == (0, "")
     order = [
         "request req_001: 写诗",
@@ -65,7 +43,8 @@ def test_the_walk_is_printed_stage_by_stage_and_written_whole(tmp_path):
 
 def test_the_other_model_other_backend_and_a_shortened_trace(tmp_path):
     path = tmp_path / "trace.json"
-    done = run("白日依山", "--model", "tang", "--max-new-tokens", "3", "--trace", str(path), "--backend", "torch")
+    options = ("--model", "tang", "--max-new-tokens", "3", "--trace", str(path), "--backend", "torch")
+    done = run_command("request", "白日依山", *options)
     assert (done.returncode, done.stderr) == (0, "")
     tang = tinyinfer.load("tang")
     walk = json.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +78,7 @@ def test_bad_input_is_one_line_and_exit_code_2_before_a_cluster_is_started(call,
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1:1", "127.0.0.1:port"])
 def test_a_cluster_that_cannot_be_joined_is_one_line_and_exit_code_2(address):
-    done = run("写诗", "--address", address)
+    done = run_command("request", "写诗", "--address", address)
     assert (done.returncode, done.stdout) == (2, "")
     lines = done.stderr.splitlines()
     assert lines[-1].startswith("tinyinfer: no Ray cluster can be joined at ")
@@ -127,6 +106,6 @@ def test_a_request_that_fails_is_one_line_and_exit_code_1(call, monkeypatch):
 
 def test_without_ray_the_command_says_what_to_install(tmp_path):
     (tmp_path / "ray.py").write_text("raise ModuleNotFoundError(\"No module named 'ray'\", name='ray')")
-    done = run("写诗", PYTHONPATH=str(tmp_path))
+    done = run_command("request", "写诗", PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "tinyinfer: a split engine needs ray: pip install 'tinyinfer[cluster]'\n"

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import tinyinfer
-from tinyinfer import cli
 from tinyinfer.model.config import config_from_hf
 from tinyinfer.performance.hardware import find_hardware
 from tinyinfer.performance.prediction import predict_phases
@@ -19,19 +18,13 @@ TANG = Path(tinyinfer.__file__).parent / "models" / "tang"
 
 
 @pytest.fixture
-def roofline(monkeypatch, capsys):
+def roofline(command):
     """The command in this process; a given option replaces the default below."""
 
     def roofline(*arguments, **options):
         options = {"model": "llama-3-8b", "hardware": "H200"} | options
-        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        monkeypatch.setattr(sys, "argv", ["tinyinfer", "roofline", *words, *map(str, arguments)])
-        monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
-        monkeypatch.setattr(sys.stderr, "reconfigure", lambda **_: None, raising=False)
-        with pytest.raises(SystemExit) as ending:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ending.value.code, out, err
+        words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", value)]
+        return command("roofline", *words, *arguments)
 
     return roofline
 

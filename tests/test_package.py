@@ -82,7 +82,7 @@ def test_an_import_that_points_up_would_be_noticed():
         ("safetensors", ("loading/safetensors.py",)),
         ("gguf", ("loading/gguf.py",)),
         ("jinja2", ("loading/tokenizer.py",)),
-        ("ray", ("serving/disaggregate.py",)),
+        ("ray", ("serving/cluster.py", "serving/disaggregate.py")),
         ("pickle", ()),
     ],
 )

@@ -11,7 +11,8 @@ from dying_workers import DyingDecodeWorker, DyingPrefillWorker
 from ray import cloudpickle
 from ray.exceptions import RayError
 
-from tinyinfer.serving.disaggregate import LocalCluster, open_engine
+from tinyinfer.serving.cluster import LocalCluster
+from tinyinfer.serving.disaggregate import open_engine
 
 cloudpickle.register_pickle_by_value(dying_workers)  # Ray's processes do not see the tests' folder
 DYING = {"prefill_kind": DyingPrefillWorker, "decode_kind": DyingDecodeWorker}

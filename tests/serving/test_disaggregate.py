@@ -10,7 +10,8 @@ from ray_engines import DYING, engine, kill, local_cluster, no_slot_is_lost, wai
 
 import tinyinfer
 from tinyinfer.performance.transfer import payload_bytes
-from tinyinfer.serving.disaggregate import driver_node, object_facts
+from tinyinfer.serving.cluster import driver_node
+from tinyinfer.serving.disaggregate import object_facts
 from tinyinfer.serving.failures import DeadlineExceeded, TransferRefused
 from tinyinfer.serving.pool import Deadline
 from tinyinfer.serving.router import finish
