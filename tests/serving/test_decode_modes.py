@@ -32,6 +32,11 @@ def no_shape_checks(monkeypatch):
 def mode(request):
     if request.param == "captured" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here: no CUDA graph was captured")
+    if request.param == "compiled":
+        try:
+            torch_step.require_compiler()
+        except BadInput as lacking:
+            pytest.skip(f"nothing was compiled: {lacking}")
     return request.param
 
 
@@ -39,8 +44,8 @@ def mode(request):
 def test_an_accelerated_step_gives_what_an_eager_one_gives(mode, dtype):
     config = make_config(layers=2)
     weights, ops = make_weights(config), torch_ops.on("auto", dtype)
-    eager = LanguageModel(config, weights, None, ops, "torch")
-    fast = LanguageModel(config, weights, None, ops, "torch", fused=True, accelerate=MODES[mode])
+    eager = LanguageModel(config, weights, None, ops, "torch", fused=False)
+    fast = LanguageModel(config, weights, None, ops, "torch", accelerate=MODES[mode])
     generator = np.random.default_rng()  # fresh prompts at every run: the two must agree on any
 
     def ids(count):
@@ -87,3 +92,15 @@ def test_one_request_may_be_accelerated_too(mode):
 def test_what_a_backend_cannot_do_is_refused_before_a_file_is_read(options, message):
     with pytest.raises(BadInput, match=message):
         tinyinfer.load("no such model", **options)
+
+
+def test_compiling_is_refused_where_there_is_no_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(BadInput, match=r"lacks the C\+\+ compiler no-such-compiler.*apt install g\+\+ python3-dev"):
+        tinyinfer.load("no such model", backend="torch", decode="compiled")
+
+
+def test_compiling_is_refused_without_the_headers_of_python(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch_step.sysconfig, "get_path", lambda name: str(tmp_path))
+    with pytest.raises(BadInput, match=r"lacks .*Python's own header files"):
+        tinyinfer.load("no such model", backend="torch", decode="compiled")

@@ -32,6 +32,8 @@ def backend_options(backend: str, device: str | None, dtype: str | None, decode:
 
     accelerate = {"eager": None, "compiled": torch_step.compiled, "captured": torch_step.captured}[decode]
     ops = torch_ops.on(device or "cpu", dtype or "float32")
+    if decode == "compiled" and ops.device.type == "cpu":
+        torch_step.require_compiler()
     if decode == "captured" and ops.device.type != "cuda":
         raise BadInput(f"decode is 'captured'; a CUDA graph needs device cuda, and this is {ops.device}")
     return {"ops": ops, "backend": "torch", "accelerate": accelerate, "decode": decode}

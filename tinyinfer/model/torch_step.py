@@ -3,7 +3,12 @@
 Both need a step whose shapes never change; `DecodePass` is one.
 """
 
+import os
+import shutil
+import sys
+import sysconfig
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +21,17 @@ Step = Callable[[torch.Tensor, Any], torch.Tensor]
 def compiled(step: Step) -> Step:
     """The step with its small operations fused into few kernels by `torch.compile`; the first call compiles it."""
     return torch.compile(step)
+
+
+def require_compiler() -> None:
+    """Raise `BadInput` unless `torch.compile` finds on this machine what it needs to make kernels for the processor."""
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")  # as PyTorch chooses
+    lacking = [] if shutil.which(name) else [f"the C++ compiler {name}"]
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        lacking.append("Python's own header files")
+    if lacking:
+        remedy = "on Debian: apt install g++ python3-dev"
+        raise BadInput(f"decode is 'compiled'; torch.compile lacks {' and '.join(lacking)} ({remedy})")
 
 
 def captured(step: Step) -> Step:

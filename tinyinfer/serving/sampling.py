@@ -47,7 +47,7 @@ def next_token_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarr
     """
     with np.errstate(over="ignore"):  # a tiny temperature may give -inf, whose exponential is 0
         scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature
-    order = np.argsort(-scaled, kind="stable")
+    order = np.argsort(-logits, kind="stable")  # not of what is scaled: there, close logits may have become equal
     kept = order[: sampling.top_k]
     probabilities = np.exp(scaled[kept] - scaled[kept[0]])
     probabilities /= probabilities.sum()
