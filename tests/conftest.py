@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 
+import hypothesis
 from jaxtyping import install_import_hook
 
 # Before the package is first imported: every jaxtyping annotation of these modules is checked at each call.
@@ -17,6 +18,10 @@ import torch
 
 import tinyinfer
 from tinyinfer.model.backend import backend_options
+
+# No test times anything: a busy machine must not turn one red.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 BACKENDS = {"numpy": ("numpy", None), "torch-cpu": ("torch", "cpu"), "torch-cuda": ("torch", "cuda")}
 

@@ -41,7 +41,7 @@ def shapes(draw):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(shapes(), st.integers(0, 2**20), st.integers(1, 23), st.booleans(), st.data())
 def test_cached_equals_naive_for_any_shape_and_any_split_into_chunks(ops, config, seed, length, fused, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, length - 1)), max_size=length - 1))) if length > 1 else []

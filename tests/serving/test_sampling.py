@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tinyinfer import BadInput
@@ -116,7 +116,6 @@ def test_the_same_seed_repeats_an_answer(tang):
     top_p=st.floats(0.01, 1),
 )
 @example(logits=[0.0, 0.5, 1.1754943508222875e-38], temperature=1.0, top_k=None, top_p=0.5)
-@settings(deadline=None)
 def test_any_cut_keeps_a_smallest_set_of_the_most_likely_tokens(logits, temperature, top_k, top_p):
     cut = probabilities(logits, temperature, top_k=top_k, top_p=top_p)
     after_top_k = probabilities(logits, temperature, top_k=top_k)
