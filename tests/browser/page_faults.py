@@ -129,8 +129,8 @@ def find_barriers(visit: Visit) -> list[str]:
     visit.page.evaluate(
         """() => {
           const seen = new Set();
-          for (const word of document.querySelectorAll('pre span')) {
-            const kind = word.className + getComputedStyle(word.closest('pre')).backgroundColor;
+          for (const word of document.querySelectorAll('pre span, dt.sig span')) {
+            const kind = word.className + getComputedStyle(word.closest('pre, dt')).backgroundColor;
             if (seen.has(kind) && !word.id) word.replaceWith(...word.childNodes);
             seen.add(kind);
           }
