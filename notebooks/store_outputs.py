@@ -21,8 +21,13 @@ def store(path: str) -> None:
     ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-    notebook.metadata = {  # no patch version of Python, which would differ from one machine to the next
-        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    # No patch version of Python, which would differ from one machine to the next.
+    notebook.metadata = {
+        "kernelspec": {
+            "display_name": "Python 3",
+            "language": "python",
+            "name": "python3",
+        },
         "language_info": {"name": "python"},
     }
     nbformat.validate(notebook)

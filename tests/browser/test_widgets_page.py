@@ -208,3 +208,13 @@ def test_without_scripts_a_table_of_the_same_numbers_is_shown(browser, book_addr
         assert len(figure.locator("noscript tbody tr").all()) == (5 if name == "widget-attention" else 20)
     finally:
         context.close()
+
+
+@pytest.mark.parametrize("name", WHERE)
+def test_the_characters_that_a_widget_drew_at_first_are_those_that_it_draws_afresh(open_page, name):
+    page = open_page(WHERE[name], "light", 1280, "file").page
+    figure = page.locator(f"figure.tinyinfer-widget#{name}")
+    page.evaluate("() => document.fonts.ready")
+    at_first = figure.screenshot()
+    figure.evaluate("figure => { figure.style.display = 'none'; figure.offsetHeight; figure.style.display = ''; }")
+    assert figure.screenshot() == at_first

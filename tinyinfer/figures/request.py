@@ -218,5 +218,7 @@ def draw_gaps(runs: Sequence[Gaps]) -> Figure:
         axes.set(xlim=(0, longest * 1.02), ylim=(0, highest * 1.1), title=run.name, ylabel="gap (ms)")
         axes.yaxis.set_major_formatter(lambda seconds, _: f"{seconds * 1e3:g}")
         if place == len(runs) - 1:
-            axes.set_xlabel("seconds;  ▲ a long prompt comes")
+            axes.set_xlabel("seconds")
+            key = {"transform": axes.transAxes, "ha": "right", "va": "top", "color": PREFILL}
+            axes.text(1, -0.2, "▲ a long prompt comes", **key)
     return figure

@@ -98,12 +98,12 @@ def _name_limits(axes: Axes, hardware: Hardware, dtype: str) -> None:
     """Peak and bandwidth on their lines, the ridge at its foot, the machine in the corner."""
     peak, ridge = hardware.peak(dtype), hardware.ridge(dtype)
     axes.text(0.02, 0.98, f"{hardware.name}, {dtype}", transform=axes.transAxes, va="top")
-    _name_slope(axes, hardware, with_prefix(hardware.bytes_per_second, "B/s"), (14, 13), "bottom")
+    _name_slope(axes, hardware, with_prefix(hardware.bytes_per_second, "B/s"), (14, 19), "bottom")
     if peak is None or ridge is None:
         axes.text(0.98, 0.02, "no FLOP/s published", transform=axes.transAxes, ha="right", fontsize=11)
         return
     style = {"textcoords": "offset points", "fontsize": 11, "va": "bottom"}
-    axes.annotate(with_prefix(peak, "FLOP/s"), (ridge, peak), (2, 4), **style)
+    axes.annotate(with_prefix(peak, "FLOP/s"), (INTENSITY_LIMITS[1], peak), (-2, 4), ha="right", **style)
     axes.annotate(f"ridge: {ridge:.3g} FLOP per byte", (ridge, RATE_LIMITS[0]), (5, 5), **style)
 
 
