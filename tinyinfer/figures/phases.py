@@ -168,7 +168,7 @@ def draw_phases_roofline(
         axes.text(INTENSITY_LIMITS[1] / 1.3, (behind.peak(dtype) or 0) * 1.25, behind.name, ha="right", va="bottom")
     _roof(axes, hardware, dtype, LIMIT, "roof")
     axes.text(INTENSITY_LIMITS[1] / 1.3, peak * 1.25, "arithmetic", ha="right", va="bottom")
-    axes.text(0.4, 0.75 * hardware.bytes_per_second, "memory", ha="right", va="bottom")
+    axes.text(2.2, 2.8 * hardware.bytes_per_second, "memory", ha="right", va="bottom")
     axes.annotate(
         f"ridge: {ridge:.0f} FLOP per byte", (ridge, peak), (0, -62), textcoords="offset points", ha="left",
         arrowprops={"arrowstyle": "-", "color": LIMIT, "linewidth": 1, "relpos": (0, 1), "shrinkB": 0},
