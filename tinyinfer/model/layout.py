@@ -41,7 +41,9 @@ def pack_weights(config: ModelConfig, weights: dict[str, np.ndarray]) -> PackedW
 
     Raises `BadInput` when there is no room for the block.
     """
-    runs = {name: (name,) for name in ("embedding", "final_norm", "head") if name in weights}
+    runs: dict[str, tuple[str, ...]] = {
+        name: (name,) for name in ("embedding", "final_norm", "head") if name in weights
+    }
     for layer in range(config.layers):
         for name, members in layer_parts(config, fused=True).items():
             runs[f"layers.{layer}.{name}"] = tuple(f"layers.{layer}.{member}" for member in members)
