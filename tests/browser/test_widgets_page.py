@@ -220,6 +220,7 @@ def test_characters_drawn_before_their_font_came_are_drawn_again(browser, book_a
         page.goto(book_address + WHERE[name])
         wait_until_drawn(page)
         figure = page.locator(f"figure.tinyinfer-widget#{name}")
+        figure.screenshot(animations="disabled")  # scrolls to it, once and for all
         as_shown = figure.screenshot(animations="disabled")
         figure.evaluate("figure => { figure.style.display = 'none'; figure.offsetHeight; figure.style.display = ''; }")
         assert figure.screenshot(animations="disabled") == as_shown
