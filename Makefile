@@ -33,7 +33,7 @@ tests: setup book
 browser: setup book
 	$(THREADS) $(BIN)/python -m pytest tests/browser -n 2 --dist loadfile
 	$(BIN)/python tests/browser/time_pages.py
-	@echo "Look at $(CURDIR)/_build/screenshots"
+	$(BIN)/python tests/browser/picture_pages.py
 
 notebooks-check: setup
 	$(THREADS) $(BIN)/python -m pytest notebooks $(NBVAL) -n 2 --dist loadfile

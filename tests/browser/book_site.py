@@ -27,10 +27,15 @@ DESKTOP, PHONE = 1280, 390  # widths in CSS pixels
 
 
 def find_chromium() -> str | None:
-    """The path of an installed Chromium or Chrome; TINYINFER_CHROMIUM, if set, names the only one to take."""
+    """The path of an installed Chromium or Chrome; TINYINFER_CHROMIUM, if set, names the only one to take.
+
+    Debian's headless shell is Chromium without its windows and menus, and loads a page in half the time.
+    """
     if named := os.environ.get("TINYINFER_CHROMIUM"):
         return shutil.which(named)
-    found = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    found = (
+        shutil.which(name) for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    )
     return next((path for path in found if path), None)
 
 

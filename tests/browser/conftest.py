@@ -29,7 +29,11 @@ from playwright.sync_api import sync_playwright
 
 def find_what_is_lacking() -> str:
     """Why no page can be opened, and what to do about it; empty if all is there."""
-    chromium = "" if find_chromium() else "no Chromium found: apt install chromium, or name one in TINYINFER_CHROMIUM"
+    chromium = (
+        ""
+        if find_chromium()
+        else "no Chromium found: apt install chromium-headless-shell, or name one in TINYINFER_CHROMIUM"
+    )
     book = "" if PAGES else f"no book in {BOOK}: make book"
     return "; ".join(lack for lack in (chromium, book) if lack)
 

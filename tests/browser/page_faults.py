@@ -128,12 +128,13 @@ def find_barriers(visit: Visit) -> list[str]:
     """What axe-core calls a serious or critical barrier. To be quick, strips the colour of code like code before it."""
     visit.page.evaluate(
         """() => {
-          const seen = new Set();
+          const seen = new Set(), alike = [];
           for (const word of document.querySelectorAll('pre span, dt.sig span')) {
             const kind = word.className + getComputedStyle(word.closest('pre, dt')).backgroundColor;
-            if (seen.has(kind) && !word.id) word.replaceWith(...word.childNodes);
+            if (seen.has(kind) && !word.id) alike.push(word);
             seen.add(kind);
           }
+          for (const word of alike) word.replaceWith(...word.childNodes);
         }"""
     )
     unseen = {"exclude": [["mjx-container"]]}  # formulas are drawn in the colour of the text
@@ -146,14 +147,30 @@ def find_barriers(visit: Visit) -> list[str]:
     ]
 
 
+def find_faults(visit: Visit) -> list[str]:
+    """All of the above but axe, in the look that the page has now."""
+    return find_faults_of_text(visit) + find_faults_of_look(visit) + find_faults_of_loading(visit)
+
+
 def find_faults_in_every_look(visit: Visit) -> list[str]:
     """All of the above but axe, with the page light and dark, on a desktop and on a phone."""
-    faults = find_broken_links(visit) + find_unordered_headings(visit)
+    faults = find_faults_of_text(visit)
     for width in (DESKTOP, PHONE):
         visit.page.set_viewport_size({"width": width, "height": 900})
         for theme in ("light", "dark"):
             visit.page.emulate_media(color_scheme=theme)
             visit.page.wait_for_function("theme => document.documentElement.dataset.theme === theme", arg=theme)
-            seen = find_sideways_scroll(visit) + find_bad_pictures(visit) + find_undrawn_mathematics(visit)
-            faults += [f"{width} px, {theme}: {fault}" for fault in seen]
-    return faults + find_requests_elsewhere(visit) + find_console_errors(visit)
+            faults += [f"{width} px, {theme}: {fault}" for fault in find_faults_of_look(visit)]
+    return faults + find_faults_of_loading(visit)
+
+
+def find_faults_of_text(visit: Visit) -> list[str]:
+    return find_broken_links(visit) + find_unordered_headings(visit)
+
+
+def find_faults_of_look(visit: Visit) -> list[str]:
+    return find_sideways_scroll(visit) + find_bad_pictures(visit) + find_undrawn_mathematics(visit)
+
+
+def find_faults_of_loading(visit: Visit) -> list[str]:
+    return find_requests_elsewhere(visit) + find_console_errors(visit)

@@ -1,13 +1,13 @@
-"""Every page of the book, from a web server: light and dark, on a desktop and on a phone."""
+"""Every page of the book, from a web server, opened dark on a phone."""
 
 import pytest
-from book_site import BOOK, PAGES, WRITTEN_PAGES
-from page_faults import find_faults_in_every_look
+from book_site import BOOK, PAGES, PHONE, WRITTEN_PAGES
+from page_faults import find_faults
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_has_no_fault(open_page, path):
-    assert not find_faults_in_every_look(open_page(path))
+    assert not find_faults(open_page(path, theme="dark", width=PHONE))
 
 
 def test_the_address_of_the_book_leads_to_its_first_page(browser, book_address):
