@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 
 import nbformat
@@ -27,6 +28,16 @@ def test_every_figure_has_alt_text(path):
     for cell in nbformat.read(path, 4).cells:
         if any("image/png" in output.get("data", {}) for output in cell.get("outputs", [])):
             assert cell.metadata.get("mystnb", {}).get("image", {}).get("alt"), cell.source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_printed_lines_fit_the_column_of_a_chapter(path):
+    """Printed source code included; wide characters take two columns. A longer line would have to be scrolled."""
+    for cell in nbformat.read(path, 4).cells:
+        for output in cell.get("outputs", []):
+            for line in output.get("text", "").splitlines():
+                width = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
+                assert width <= 88, line
 
 
 def run_nbval(folder: Path, source: str, stored: str) -> subprocess.CompletedProcess:

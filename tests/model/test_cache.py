@@ -92,7 +92,7 @@ def test_a_prefix_is_copied_only_where_it_is_right(decoder):
     source = KVCache(decoder.config, 12, decoder.ops)
     decoder.forward(np.arange(5), source)
     target = KVCache(decoder.config, 4, decoder.ops)
-    with pytest.raises(BadInput, match="prefix of 6 rows"):
+    with pytest.raises(BadInput, match="length is 6; the source holds"):
         target.copy_prefix(source, 6)
     with pytest.raises(BadInput, match="5 slots"):
         target.copy_prefix(source, 5)

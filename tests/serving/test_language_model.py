@@ -212,4 +212,4 @@ def test_naive_logits_refuse_what_the_model_cannot_read(tang, bad):
 
 
 def test_a_model_shows_its_sizes(tang):
-    assert repr(tang).startswith("<tang: layers 4, model_dim 128, heads 4, kv_heads 2, head_dim 32")
+    assert repr(tang).startswith("<tang: layers=4, model_dim=128, heads=4, kv_heads=2, head_dim=32")

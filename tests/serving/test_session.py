@@ -143,7 +143,7 @@ def test_a_fork_goes_on_from_a_common_beginning(tang, ids):
 def test_a_fork_longer_than_its_source_or_its_capacity_is_refused(tang, ids):
     first = tang.start(capacity=16)
     first.prefill(ids[:5])
-    with pytest.raises(BadInput, match="prefix of 6 rows"):
+    with pytest.raises(BadInput, match="length is 6; the source holds"):
         first.fork(length=6, capacity=16)
     with pytest.raises(BadInput, match="5 slots"):
         first.fork(length=5, capacity=4)

@@ -46,11 +46,11 @@ class KVCache:
         self.keys, self.values = allocate(shape, ops), allocate(shape, ops)
 
     def require(self, num_new: int) -> None:
-        """Raise `BadInput`, before anything is written, when `num_new` more rows do not fit."""
+        """Raise `BadInput`, before any row is written, if `num_new` do not fit."""
         if self.length + num_new > self.capacity:
             raise BadInput(
-                f"the cache holds {self.length} of {self.capacity} tokens; {num_new} more would need "
-                f"{self.length + num_new} slots"
+                f"the cache holds {self.length} of {self.capacity} tokens; "
+                f"{num_new} more would need {self.length + num_new} slots"
             )
 
     def positions(self, num_new: int) -> np.ndarray:
@@ -59,25 +59,30 @@ class KVCache:
         return np.arange(self.length, self.length + num_new)
 
     def attend(self, layer: int, queries: Any, keys: Any, values: Any) -> Any:
-        """Store the new K and V rows of this layer, then attend over all rows seen. Shapes as in `ops.attention`."""
+        """Store the new K and V rows of this layer, then attend over all rows seen.
+
+        Shapes as in `ops.attention`.
+        """
         seen = self.length + len(keys)
-        self.keys[layer, self.length : seen] = keys
-        self.values[layer, self.length : seen] = values
-        return self.ops.attention(queries, self.keys[layer, :seen], self.values[layer, :seen])
+        own_keys, own_values = self.keys[layer, :seen], self.values[layer, :seen]
+        own_keys[self.length :] = keys
+        own_values[self.length :] = values
+        return self.ops.attention(queries, own_keys, own_values)
 
     def commit(self, num_new: int) -> None:
         """Count the new rows as past."""
         self.length += num_new
 
     def copy_prefix(self, source: "KVCache", length: int) -> None:
-        """Take the first `length` rows of another cache of the same model: the idea of a prompt cache.
+        """Take the first `length` rows of another cache of the same model.
 
-        Right only for the very same tokens at the very same positions, since every deeper K and V depends on them all.
+        The idea of a prompt cache. Right only for the very same tokens at the very same
+        positions, since every deeper K and V depends on them all.
         """
         if not 0 <= length <= source.length:
-            raise BadInput(f"a prefix of {length} rows was asked for; the source cache holds {source.length}")
+            raise BadInput(f"length is {length}; the source holds {source.length} rows")
         if self.length:
-            raise BadInput(f"a prefix goes into an empty cache; this one holds {self.length} tokens")
+            raise BadInput(f"a prefix needs an empty cache; it has {self.length} rows")
         self.require(length)
         self.keys[:, :length] = source.keys[:, :length]
         self.values[:, :length] = source.values[:, :length]

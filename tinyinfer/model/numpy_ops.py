@@ -96,7 +96,8 @@ def rope(
     """Rotate pairs (i, i + head_dim/2): the half-split pairing of Hugging Face checkpoints."""
     half = x.shape[-1] // 2
     first, second = x[..., :half], x[..., half:]
-    return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    turned = first * cos - second * sin, second * cos + first * sin
+    return np.concatenate(turned, axis=-1)
 
 
 def softmax(scores: Float[Array, "*rows keys"], out: Array | None = None) -> Float[Array, "*rows keys"]:
@@ -111,7 +112,10 @@ def softmax(scores: Float[Array, "*rows keys"], out: Array | None = None) -> Flo
 
 
 def causal_mask(new: int, seen: int) -> np.ndarray:
-    """True where a query may look: the `new` queries are the *last* of `seen` tokens. Shape (new, seen)."""
+    """True where a query may look: the `new` queries are the *last* of `seen` tokens.
+
+    Shape (new, seen).
+    """
     return np.arange(seen) <= np.arange(seen - new, seen)[:, None]
 
 
@@ -124,12 +128,13 @@ def attention(
     new, seen = len(queries), len(keys)
     if new <= ROWS_PER_BLOCK:
         return attend_block(queries, keys, values)
-    # Keys beyond a block's last row are never touched, and its scores stay in the processor's cache.
+    # Keys beyond a block's last row are never touched,
+    # and its scores stay in the processor's cache.
     blocks = []
     for start in range(0, new, ROWS_PER_BLOCK):
         end = min(start + ROWS_PER_BLOCK, new)
-        visible = seen - new + end
-        blocks.append(attend_block(queries[start:end], keys[:visible], values[:visible]))
+        past = slice(seen - new + end)
+        blocks.append(attend_block(queries[start:end], keys[past], values[past]))
     return np.concatenate(blocks)
 
 

@@ -151,9 +151,10 @@ def rope(
     x: Float[Array, "new heads head_dim"], cos: Float[Array, "new 1 half"], sin: Float[Array, "new 1 half"]
 ) -> Float[Array, "new heads head_dim"]:
     """Rotate pairs (i, i + head_dim/2): the half-split pairing of Hugging Face checkpoints."""
-    # The angles are float32, so 16-bit numbers are rotated in 32 bits and rounded once, at the end.
+    # The angles are float32: 16-bit numbers turn in 32 bits and are rounded once.
     first, second = x.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
+    turned = first * cos - second * sin, second * cos + first * sin
+    return torch.cat(turned, dim=-1).to(x.dtype)
 
 
 def softmax(scores: Float[Array, "*rows keys"], out: Array | None = None) -> Float[Array, "*rows keys"]:
@@ -166,7 +167,10 @@ def softmax(scores: Float[Array, "*rows keys"], out: Array | None = None) -> Flo
 
 
 def causal_mask(new: int, seen: int, device: torch.device = CPU) -> Array:
-    """True where a query may look: the `new` queries are the *last* of `seen` tokens. Shape (new, seen)."""
+    """True where a query may look: the `new` queries are the *last* of `seen` tokens.
+
+    Shape (new, seen).
+    """
     return torch.arange(seen, device=device) <= torch.arange(seen - new, seen, device=device)[:, None]
 
 
@@ -179,11 +183,12 @@ def attention(
     new, seen = len(queries), len(keys)
     if new == 1:
         return attention_step(queries, keys[None], values[None])
-    # PyTorch's own causal mask begins at the first key, which is right only when the queries begin there too.
+    # PyTorch's own mask begins at the first key: right only if the queries do too.
     mask = None if new == seen else causal_mask(new, seen, queries.device)
-    q, k, v = (rows.transpose(0, 1)[None] for rows in (queries, keys, values))  # (1, heads, tokens, head_dim)
-    mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=mask is None, enable_gqa=True)
-    return mixed[0].transpose(0, 1)
+    # Batch of one, heads first: (1, heads, tokens, head_dim).
+    q, k, v = (rows.transpose(0, 1)[None] for rows in (queries, keys, values))
+    how = {"attn_mask": mask, "is_causal": mask is None, "enable_gqa": True}
+    return F.scaled_dot_product_attention(q, k, v, **how)[0].transpose(0, 1)
 
 
 def attention_step(

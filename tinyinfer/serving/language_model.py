@@ -1,5 +1,6 @@
 """The face that readers use: text in, text out, and below it token ids in, logits out."""
 
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,8 @@ class LanguageModel:
 
     def __repr__(self) -> str:
         shown = ("layers", "model_dim", "heads", "kv_heads", "head_dim", "ffn_dim", "vocab")
-        return f"<{self.config.name}: {', '.join(f'{field} {getattr(self.config, field)}' for field in shown)}>"
+        sizes = ", ".join(f"{field}={getattr(self.config, field)}" for field in shown)
+        return textwrap.fill(f"<{self.config.name}: {sizes}>", 88, subsequent_indent="  ")
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray:
         """The naive way, whole past recomputed: logits after every prefix, float32 of shape (seen, vocab)."""

@@ -40,20 +40,24 @@ class Sampling:
 
 
 def next_token_probabilities(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
-    """The distribution sampled from, shape (vocab,), float64: temperature first, then top-k, then top-p.
+    """The distribution sampled from, shape (vocab,), float64.
 
-    Top-p keeps the smallest set of most likely tokens whose probabilities reach `top_p` (Holtzman et al., 2020).
-    Needs temperature > 0. Of equal logits the lower id comes first.
+    Temperature first, then top-k, then top-p, which keeps the smallest set of most
+    likely tokens whose probabilities reach `top_p` (Holtzman et al., 2020). Needs
+    temperature > 0. Of equal logits the lower id comes first.
     """
-    with np.errstate(over="ignore"):  # a tiny temperature may give -inf, whose exponential is 0
+    # A tiny temperature may give -inf, whose exponential is 0.
+    with np.errstate(over="ignore"):
         scaled = (logits.astype(np.float64) - logits.max()) / sampling.temperature
-    order = np.argsort(-logits, kind="stable")  # not of what is scaled: there, close logits may have become equal
+    # Not the order of what is scaled: there, close logits may have become equal.
+    order = np.argsort(-logits, kind="stable")
     kept = order[: sampling.top_k]
     probabilities = np.exp(scaled[kept] - scaled[kept[0]])
     probabilities /= probabilities.sum()
     if sampling.top_p < 1:
         size = int(np.searchsorted(np.cumsum(probabilities), sampling.top_p)) + 1
-        kept, probabilities = kept[:size], probabilities[:size] / probabilities[:size].sum()
+        kept, probabilities = kept[:size], probabilities[:size]
+        probabilities /= probabilities.sum()
     result = np.zeros(len(logits))
     result[kept] = probabilities
     return result

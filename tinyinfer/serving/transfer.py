@@ -60,8 +60,8 @@ class Payload:
 
 
 def rows_checksum(kind: str, layer: int, rows: np.ndarray) -> int:
-    """XXH3 of one layer's rows; K or V and the layer are its seed, so blocks that changed places do not pass either."""
-    # As good for accidents as CRC-32, and ten times faster: with CRC-32 checking took as long as sending.
+    """XXH3 of one layer's rows, seeded with their place: none passes for another."""
+    # Finds accidents as well as CRC-32, ten times faster: that took as long as sending.
     seed = xxhash.xxh3_64_intdigest(f"{kind} {layer}".encode())
     return xxhash.xxh3_64_intdigest(np.ascontiguousarray(rows).data, seed)
 
@@ -126,11 +126,12 @@ def verify_payload(payload: Any, expected: TransferHeader) -> None:
 
 
 def receive_rows(payload: Payload, cache: KVCache, expected: TransferHeader) -> None:
-    """Check everything, then write the rows into an empty cache and count them: all or nothing."""
+    """Check everything, then write the rows into an empty cache: all or nothing."""
     verify_payload(payload, expected)
+    who, length = expected.request_id, expected.length
     if cache.length:
-        raise TransferRefused(f"{expected.request_id}: the receiving cache already holds {cache.length} tokens")
-    cache.require(expected.length)
-    cache.keys[:, : expected.length] = cache.ops.from_numpy(payload.keys)
-    cache.values[:, : expected.length] = cache.ops.from_numpy(payload.values)
-    cache.commit(expected.length)
+        raise TransferRefused(f"{who}: this cache already holds {cache.length} tokens")
+    cache.require(length)
+    cache.keys[:, :length] = cache.ops.from_numpy(payload.keys)
+    cache.values[:, :length] = cache.ops.from_numpy(payload.values)
+    cache.commit(length)
