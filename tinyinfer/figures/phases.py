@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
 
 from tinyinfer.figures.style import (
@@ -77,7 +78,8 @@ def draw_masks(pictures: Sequence[MaskPicture]) -> Figure:
     widest = max(picture.allowed.shape[1] for picture in pictures)
     pairs = [pictures[place : place + 2] for place in range(0, len(pictures), 2)]
     heights = [max(len(picture.allowed) for picture in pair) for pair in pairs]  # every cell of the figure is as large
-    figure = Figure(figsize=(7.0, 0.37 * sum(heights) + 0.9 * len(pairs)), layout="constrained")
+    room = ConstrainedLayoutEngine(hspace=0.06)  # between a row's "key" and the titles of the next
+    figure = Figure(figsize=(7.0, 0.37 * sum(heights) + 1.0 * len(pairs)), layout=room)
     grid = figure.add_gridspec(len(pairs), 2, height_ratios=[height + 0.2 for height in heights])
     for place, picture in enumerate(pictures):
         axes = figure.add_subplot(grid[place // 2, place % 2])
