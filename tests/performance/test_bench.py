@@ -171,6 +171,18 @@ def test_the_kernels_of_an_eager_step_are_counted_without_its_views():
     assert count_kernels(lambda: x.add_(1)) == 1
 
 
+def test_what_pytorch_puts_together_counts_as_its_parts_with_and_without_inference_mode():
+    import torch
+
+    x, weight = torch.ones(3, 5), torch.ones(4, 5)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert count_kernels(lambda: torch.nn.functional.linear(x, weight)) == 1  # the transposed weight is a view
+            assert count_kernels(lambda: x.to(torch.bfloat16)) == 1 and count_kernels(lambda: x.to(x.dtype)) == 0
+            # square, mean, + eps, root, and two products
+            assert count_kernels(lambda: torch.nn.functional.rms_norm(x, (5,), x[0], 1e-5)) == 6
+
+
 @pytest.fixture
 def call(monkeypatch, capsys, quick_ceilings):
     """The command's own function, in this process: what it printed, or the message that it refused with."""

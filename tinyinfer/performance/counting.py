@@ -59,13 +59,20 @@ def count_into(tally: Tally | None, array: np.ndarray) -> CountingArray:
 
 
 def count_kernels(run: Callable[[], Any]) -> int:
-    """How many operations PyTorch starts, one by one, while `run` runs; views of existing numbers are none."""
+    """How many operations PyTorch starts, one by one, while `run` runs; views of existing numbers are none.
+
+    One that PyTorch puts together from others, as RMSNorm on a CPU, counts as those.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Counting(TorchDispatchMode):
         started = 0
 
         def __torch_dispatch__(self, function, types, arguments=(), options=None):
+            with self:  # in inference mode what is put together arrives whole
+                result = function.decompose(*arguments, **(options or {}))
+            if result is not NotImplemented:
+                return result
             given = function._schema.returns
             view = any(each.alias_info is not None and not each.alias_info.is_write for each in given)
             self.started += not view

@@ -1,4 +1,4 @@
-"""What an operation asks of a machine, and the three limits that bound the time it takes there."""
+"""What an operation asks of a machine, and the three limits of the time that it takes there."""
 
 import math
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ class Limits:
 
     @property
     def seconds(self) -> float:
-        """The least time that all three allow: max(compute, memory) + launches x floor.
+        """max(compute, memory) + launches x floor: a bound without the last term, an estimate with it.
 
-        Compute and memory overlap, so the larger counts (Williams, Waterman and Patterson, 2009); starting kernels
-        one after another overlaps with neither.
+        Compute and memory overlap, so the larger counts (Williams, Waterman and Patterson, 2009). The starts of
+        kernels are added, as if none overlapped with work; a host that runs ahead of its device hides a part of them.
         """
         return max(self.compute_seconds, self.memory_seconds) + self.launch_seconds
 
@@ -66,7 +66,7 @@ class Work:
         )
 
     def seconds_on(self, hardware: Hardware, dtype: str = "bf16") -> float:
-        """The least time that `hardware` needs; see `Limits.seconds`."""
+        """The time that `hardware` needs at best; see `Limits.seconds`."""
         return self.limits_on(hardware, dtype).seconds
 
     def bound_on(self, hardware: Hardware, dtype: str = "bf16") -> Bound:
