@@ -1,6 +1,7 @@
 """What strict nbval cannot see by itself: a cell without a count is run but not compared; a red cell must be red."""
 
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -38,6 +39,22 @@ def test_printed_lines_fit_the_column_of_a_chapter(path):
             for line in output.get("text", "").splitlines():
                 width = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
                 assert width <= 88, line
+
+
+@pytest.mark.parametrize("path", [each for each in NOTEBOOKS if each.stem[:2].isdigit()], ids=lambda path: path.stem)
+def test_a_chapter_has_times_a_quiz_a_fault_to_find_and_three_exercises_that_cells_check(path):
+    cells = nbformat.read(path, 4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert re.search(r"minutes to read, .* to run", text)
+    labs = [place for place, cell in enumerate(cells) if cell.source.startswith("## Break it")]
+    assert len(labs) == 1 and any("faults." in cell.source for cell in cells[labs[0] :] if cell.cell_type == "code")
+    assert "\n## Quick quiz" in "\n" + text and "```{dropdown} Answers" in text
+    exercises = [place for place, cell in enumerate(cells) if "```{exercise}" in cell.source]
+    assert len(exercises) >= 3
+    for place in exercises:
+        label = re.search(r":label: (\S+)", cells[place].source)[1]
+        assert re.search(rf"```{{solution}} {label}\n:class: dropdown\n", cells[place].source)
+        assert cells[place + 1].cell_type == "code" and "hide-cell" in cells[place + 1].metadata.tags
 
 
 def run_nbval(folder: Path, source: str, stored: str) -> subprocess.CompletedProcess:

@@ -1,7 +1,7 @@
 """A reader gets everywhere: by keyboard alone, by search, in the theme that they choose."""
 
 import pytest
-from book_site import BOOK, DESKTOP, PHONE, wait_until_drawn
+from book_site import BOOK, DESKTOP, PHONE, WRITTEN_PAGES, wait_until_drawn
 
 CHAPTER = "notebooks/01_write_attention.html"
 
@@ -32,6 +32,32 @@ def test_tab_leads_to_every_control_and_shows_where_it_is(open_page, theme):
     names = " | ".join(stop["name"] for stop in stops)
     for control in ("Skip to main content", "Search", "2. Keep the keys and values", "Color mode", "Copy"):
         assert control in names, names
+
+
+# Every control of the page that cannot be seen while it has the focus. A radio button may leave that to its label.
+FIND_UNSEEN_FOCUS = """() => {
+  const ring = (part, pseudo) => {
+    const style = getComputedStyle(part, pseudo);
+    return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== 'none';
+  };
+  const unseen = [];
+  for (const control of document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex="0"])')) {
+    if (!control.checkVisibility({visibilityProperty: true}) || control.disabled) continue;
+    control.focus();
+    document.getAnimations().forEach(fading => fading.finish());
+    const label = control.closest('label') ?? control.labels?.[0];
+    if (document.activeElement === control && !(ring(control) || ring(control, '::after') || label && ring(label)))
+      unseen.push(control.outerHTML.slice(0, 120));
+  }
+  return unseen;
+}"""
+
+
+@pytest.mark.parametrize("path", WRITTEN_PAGES)
+def test_every_control_of_a_page_shows_that_it_has_the_focus(open_page, path):
+    page = open_page(path).page
+    page.keyboard.press("Tab")  # a browser shows the focus to those who use the keyboard
+    assert page.evaluate(FIND_UNSEEN_FOCUS) == []
 
 
 def test_the_first_tab_and_enter_skip_to_the_text(open_page):
