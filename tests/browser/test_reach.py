@@ -41,7 +41,7 @@ FIND_UNSEEN_FOCUS = """() => {
     return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== 'none';
   };
   const unseen = [];
-  for (const control of document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex="0"])')) {
+  for (const control of document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex])')) {
     if (!control.checkVisibility({visibilityProperty: true}) || control.disabled) continue;
     control.focus();
     document.getAnimations().forEach(fading => fading.finish());
