@@ -1,10 +1,11 @@
 """Each widget's controls change its numbers to those that Python gives; its JavaScript agrees on a grid."""
 
 import json
+import re
 
 import numpy as np
 import pytest
-from book_site import wait_until_drawn
+from book_site import DESKTOP, PHONE, wait_until_drawn
 
 from tinyinfer.figures import widgets
 from tinyinfer.figures.attention import attention_steps
@@ -14,6 +15,7 @@ WHERE = {
     "widget-attention": "notebooks/01_write_attention.html",
     "widget-cache": "notebooks/02_keep_keys_and_values.html",
     "widget-phases": "notebooks/03_prefill_and_decode.html",
+    "widget-timeline": "notebooks/05_follow_one_request.html",
 }
 
 
@@ -127,6 +129,7 @@ def check_passes(figure, model, number, focus):
             [str(now.naive_rows_so_far), str(now.cached_rows_so_far)],
             [widgets.short(now.naive_flops), widgets.short(now.flops)],
             [widgets.short(now.naive_flops_so_far), widgets.short(now.flops_so_far)],
+            [widgets.short(now.naive_bytes_so_far), widgets.short(now.bytes_so_far)],
             ["0", widgets.short(now.bytes_held)],
         ]
     else:
@@ -187,7 +190,9 @@ def test_a_widget_in_the_book_answers_names_its_controls_and_stays_inside_the_pa
     if name == "widget-attention":
         figure.get_by_label("日", exact=True).check(force=True)
     else:
-        figure.get_by_role("button", name="Next pass").click()
+        figure.get_by_role("button", name=re.compile("^Next")).click()
+    if name == "widget-timeline":  # after the queue nothing has changed yet but the part that goes on
+        figure.get_by_role("button", name="Next part").click()
     assert rows_of(figure) != before
     for control in figure.locator("input, select").all():
         assert control.evaluate("control => control.labels.length") == 1
@@ -197,23 +202,33 @@ def test_a_widget_in_the_book_answers_names_its_controls_and_stays_inside_the_pa
     print(f"{name}: {milliseconds:.2f} ms")  # a frame lasts 16.7 ms
 
 
+STILL_ROWS = {"widget-attention": 5, "widget-cache": 20, "widget-phases": 20, "widget-timeline": 8}
+
+
+@pytest.mark.parametrize("width", [DESKTOP, PHONE])
 @pytest.mark.parametrize("name", WHERE)
-def test_without_scripts_a_table_of_the_same_numbers_is_shown(browser, book_address, name):
-    context = browser.new_context(java_script_enabled=False)
+def test_without_scripts_a_picture_and_a_table_of_the_same_numbers_are_shown(browser, book_address, name, width):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": width, "height": 900})
     try:
         page = context.new_page()
         page.goto(book_address + WHERE[name])
         figure = page.locator(f"figure.tinyinfer-widget#{name}")
         assert figure.locator("noscript table").is_visible()
         assert figure.locator(".stage").inner_text() == ""
-        assert len(figure.locator("noscript tbody tr").all()) == (5 if name == "widget-attention" else 20)
+        assert len(figure.locator("noscript tbody tr").all()) == STILL_ROWS[name]
+        pictures = figure.locator("noscript img").all()
+        assert len(pictures) == (2 if name == "widget-timeline" else 1)
+        for picture in pictures:
+            box = picture.bounding_box()
+            assert box["width"] > 250 and box["height"] > 60 and picture.get_attribute("alt")
+        assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth")
     finally:
         context.close()
 
 
 @pytest.mark.parametrize("name", WHERE)
 def test_characters_drawn_before_their_font_came_are_drawn_again(browser, book_address, name):
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport={"width": 1280, "height": 1600})  # the whole figure, without scrolling
     try:
         page = context.new_page()
         page.route("**/TinyHanzi.woff2", lambda route: (page.wait_for_timeout(500), route.continue_()))

@@ -95,7 +95,7 @@ def test_the_picture_draws_every_part_in_its_lane_and_colour():
     for bar, part, colour in zip(bars, request_parts(trace), colours, strict=True):
         assert (LANES[bar[0]], bar[3]) == (part.lane, colour)
         assert bar[1:3] == pytest.approx((part.start * 1e3, (part.end - part.start) * 1e3))
-    assert {"黄", "河", "流", "120 bytes"} == {text.get_text() for text in axes.texts}
+    assert {"黄", "河 流", "120 bytes"} == {text.get_text() for text in axes.texts}
     assert "milliseconds" in axes.get_xlabel()
 
 

@@ -1,6 +1,7 @@
 import html
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -73,10 +74,11 @@ def test_the_attention_stepper_carries_the_given_vectors_and_the_computed_weight
 def test_totals_of_the_passes_are_the_costs_of_both_ways_to_generate(prompt, passes):
     steps = widgets.cache_passes(BIG, prompt, passes, bytes_per_number=4)
     last = steps[-1]
-    assert last.naive_flops_so_far == cost.naive_generation_cost(BIG, prompt, passes).flops
+    naive = cost.naive_generation_cost(BIG, prompt, passes, weight_bytes=4)
+    assert (last.naive_flops_so_far, last.naive_bytes_so_far) == (naive.flops, naive.bytes_moved)
     cached = cost.cached_generation_cost(BIG, prompt, passes, weight_bytes=4, kv_bytes=4)
     assert last.flops_so_far == cached.flops
-    assert sum(step.bytes_moved for step in steps) == cached.bytes_moved
+    assert sum(step.bytes_moved for step in steps) == last.bytes_so_far == cached.bytes_moved
     assert last.naive_rows_so_far == cost.kv_projections(prompt, passes, cached=False)
     assert last.cached_rows_so_far == sum(step.reads for step in steps) == prompt + passes - 1 == last.seen
     assert last.bytes_held == last.seen * BIG.kv_bytes_per_token(4)
@@ -94,7 +96,8 @@ def test_the_cache_stepper_carries_every_pass_of_every_model_and_the_grid_of_the
 def test_readers_without_scripts_see_the_same_counts(stepper):
     passes = widgets.cache_passes(TOY, 3, 4)
     for number, (cells, each) in enumerate(zip(still_rows(page(stepper)), passes, strict=True), 1):
-        counts = (each.reads, each.naive_flops_so_far, each.flops_so_far, each.bytes_held)
+        counts = (each.reads, each.naive_flops_so_far, each.flops_so_far)
+        counts += (each.naive_bytes_so_far, each.bytes_so_far, each.bytes_held)
         assert cells == [str(number), *map(widgets.short, counts)]
 
 
@@ -149,6 +152,6 @@ def test_a_widget_asks_no_other_host_and_is_the_same_at_every_run(stepper):
 
 
 def test_all_scripts_together_stay_small():
-    scripts = list(widgets._WEB.glob("*.js"))
+    scripts = [*widgets._WEB.glob("*.js"), Path(__file__).parents[2] / "book/_static/fonts.js"]
     assert {script.stem for script in scripts} >= {"widgets", "attention", "cache"}
     assert sum(script.stat().st_size for script in scripts) < 40_000

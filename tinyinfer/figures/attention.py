@@ -84,8 +84,8 @@ def draw_mask(tokens: Sequence[str], panels: Mapping[str, np.ndarray]) -> Figure
     `panels` maps a title to one number per cell, one row a token; all but Q, K and V have tokens as columns too.
     Negative infinity marks what the mask forbade, and the zeros at the same places of the panel after it.
     """
-    figure, axes = new_figure(7.0, 5.2)
     count, per_line = len(tokens), 3
+    figure, axes = new_figure(7.0, 2.6 * -(-len(panels) // per_line))
     forbidden = np.zeros((count, count), bool)
     for index, (title, numbers) in enumerate(panels.items()):
         line, column = divmod(index, per_line)

@@ -4,8 +4,6 @@
 compare its numbers and its words with those of this module.
 """
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from html import escape
@@ -14,7 +12,7 @@ from typing import Any
 from tinyinfer.errors import BadInput
 from tinyinfer.figures.roofline import draw_roofline, predicted_point
 from tinyinfer.figures.style import INTENSITY_LIMITS, RATE_LIMITS
-from tinyinfer.figures.widgets import Widget, html_table
+from tinyinfer.figures.widgets import Widget, html_table, svg_picture
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance.cost import parameters, require_counts
 from tinyinfer.performance.hardware import HARDWARE, Hardware, bytes_per_number
@@ -156,10 +154,7 @@ def _named(field: str, name: str, among: Sequence[Any]) -> Any:
 def _still(config: ModelConfig, hardware: Hardware, choice: Choice) -> str:
     """What readers without scripts see: the roofline as a picture, and the table."""
     points = [predicted_point(phase) for phase in _phases(config, hardware, choice)]
-    picture = io.BytesIO()
-    figure = draw_roofline(hardware, choice.dtype, points)
-    figure.savefig(picture, format="svg", metadata={"Date": None, "Creator": None})
-    encoded = base64.b64encode(picture.getvalue()).decode()
-    words = escape(summarise(config, hardware, choice))
+    words = summarise(config, hardware, choice)
+    picture = svg_picture(draw_roofline(hardware, choice.dtype, points), f"Roofline. {words}")
     table = html_table(_HEAD, explored_rows(config, hardware, choice))
-    return f'<img alt="Roofline. {words}" src="data:image/svg+xml;base64,{encoded}"><p>{words}</p>{table}'
+    return f"{picture}<p>{escape(words)}</p>{table}"

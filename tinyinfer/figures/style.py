@@ -8,6 +8,7 @@ import contextlib
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import matplotlib
 from matplotlib import font_manager
@@ -70,9 +71,9 @@ class Figure(MatplotlibFigure):
         self.savefig(picture, format="png", dpi=144, metadata={"Software": None})
         return picture.getvalue()
 
-    def save_svg(self, path: str | Path) -> None:
+    def save_svg(self, target: str | Path | BinaryIO) -> None:
         """Write an SVG whose bytes are the same at every run; text as paths, since an image has no page fonts."""
-        self.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+        self.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
 
     def save(self, path: str | Path) -> None:
         """Write an .svg or a .png, whole or not at all. `BadInput` on another ending or a place that takes no file."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from tinyinfer.errors import BadInput
-from tinyinfer.figures.request import Gaps
+from tinyinfer.figures.request import Gaps, draw_gaps
 from tinyinfer.figures.style import DECODE, INK, OTHER, PREFILL, TRANSFER, Figure, new_figure
-from tinyinfer.figures.widgets import Widget, html_table
+from tinyinfer.figures.widgets import Widget, html_table, svg_picture
 from tinyinfer.serving.trace import Trace, count_rows
 
 LANES = ("router", "prefill worker", "link", "decode worker")
@@ -90,15 +90,18 @@ def draw_timeline(trace: Trace) -> Figure:
         if part.kind == "transfer":
             words = f"{part.crossed_bytes:,} bytes"
             axes.text(middle, lane - 0.42, words, color=TRANSFER, ha="center", va="bottom")
-        elif "worker" in part.lane:
+        elif part.kind == "prefill":
             axes.text(middle, lane + 0.44, part.answer[-1], color=colour, ha="center", va="top", fontsize=13)
+        elif part.name == "step 1":  # later steps are too short to name what each of them answers
+            answers = " ".join(step.next_token.text for step in trace.decode)
+            axes.text(part.start * 1e3, lane + 0.44, answers, color=colour, ha="left", va="top", fontsize=13)
     axes.set_yticks(range(len(LANES)), LANES)
     axes.set(ylim=(len(LANES) - 0.2, -0.6), xlabel="milliseconds since the router accepted the request")
     return figure
 
 
 def request_timeline(trace: Trace, runs: Sequence[Gaps] = ()) -> Widget:
-    """Play a recorded request, part by part; with `runs`, also switch between gaps of running answers.
+    """Play a recorded request, part by part; with `runs`, also show the gaps of running answers, one above another.
 
     `runs` are the same load served in different ways, as colocated and split. Raises `BadInput` for a run without gaps.
     """
@@ -108,7 +111,11 @@ def request_timeline(trace: Trace, runs: Sequence[Gaps] = ()) -> Widget:
     parts = request_parts(trace)
     head = ("part", "where", "from (ms)", "to (ms)", "what happens")
     rows = [(part.name, part.lane, _milliseconds(part.start), _milliseconds(part.end), part.says) for part in parts]
-    still = html_table(head, rows) + "".join(f"<p>{escape(summarise_gaps(run))}</p>" for run in runs)
+    alt = "The parts of the request as bars in four lanes: router, prefill worker, link, decode worker."
+    still = svg_picture(draw_timeline(trace), alt) + html_table(head, rows)
+    if runs:
+        still += svg_picture(draw_gaps(runs), "Gaps between tokens against time, a panel for each run.")
+        still += "".join(f"<p>{escape(summarise_gaps(run))}</p>" for run in runs)
     tokens = [*trace.request.input_tokens, *trace.output_tokens]
     caption = (
         "Play the request, slowed down, or go through its parts with the buttons; the slider moves time. A filled cell "

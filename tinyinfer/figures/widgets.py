@@ -2,9 +2,11 @@
 
 A widget is a function from data to a `Widget`, which shows itself in a notebook and in the book. Its numbers come from
 this package and travel in the page as JSON; so do its script and its styles, from the folder `web`. Readers without
-scripts see a table of the same numbers.
+scripts see a still picture and a table of the same numbers.
 """
 
+import base64
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from tinyinfer.errors import BadInput
-from tinyinfer.figures.attention import attention_steps, pass_grid
+from tinyinfer.figures.attention import attention_steps, draw_mask, draw_passes, pass_grid
+from tinyinfer.figures.style import Figure
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance import cost
 
@@ -91,13 +94,22 @@ def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def svg_picture(figure: Figure, alt: str) -> str:
+    """A figure as an image inside the page; its letters are outlines, so it needs no font."""
+    picture = io.BytesIO()
+    figure.save_svg(picture)
+    encoded = base64.b64encode(picture.getvalue()).decode()
+    return f'<img alt="{escape(alt)}" src="data:image/svg+xml;base64,{encoded}">'
+
+
 def attention_stepper(tokens: Sequence[str], queries: np.ndarray, keys: np.ndarray, values: np.ndarray) -> Widget:
     """Choose the token that asks; see its scores, the mask, its weights and the mix of values. Arrays: (tokens, d).
 
-    Mask and scale can be switched off. The still table holds the weights of every row and its mix, from
-    `attention_steps`, which `draw_mask` draws.
+    Mask and scale can be switched off. What stands still shows every row of `attention_steps`.
     """
     steps = attention_steps(queries, keys, values)
+    panels = {"q · k": steps.products, "scores, masked": steps.masked, "weights": steps.weights}
+    picture = svg_picture(draw_mask(tokens, panels), "Products, masked scores and weights of every token that asks.")
     rows = [
         [token, *(f"{weight:.3f}" if weight else "0" for weight in weights), " ".join(f"{one:.3f}" for one in mixed)]
         for token, weights, mixed in zip(tokens, steps.weights, steps.mixed, strict=True)
@@ -111,7 +123,7 @@ def attention_stepper(tokens: Sequence[str], queries: np.ndarray, keys: np.ndarr
             "keys": keys.tolist(),
             "values": values.tolist(),
         },
-        html_table(["asks", *(f"weight of {token}" for token in tokens), "values mixed"], rows),
+        f"{picture}<p>Weights, and the values mixed by them:</p>" + html_table(["asks", *tokens, "mixed"], rows),
         "Choose the token that asks (tap, hover, or the arrow keys), and switch the mask and the scale off and on. "
         "A black score is masked: its weight is exactly 0. The bars show the weights.",
     )
@@ -135,6 +147,8 @@ class CachePass:
     naive_rows_so_far: int
     bytes_held: float
     bytes_moved: float
+    bytes_so_far: float
+    naive_bytes_so_far: float
     intensity: float
 
 
@@ -143,7 +157,7 @@ def cache_passes(config: ModelConfig, prompt: int, passes: int, bytes_per_number
     steps: list[CachePass] = []
     for sampled in range(passes):
         seen = prompt + sampled
-        naive = cost.prefill_cost(config, seen, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number).flops
+        naive = cost.prefill_cost(config, seen, weight_bytes=bytes_per_number, kv_bytes=0)  # writes no row
         work = cost.decode_cost(config, seen, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number)
         if sampled == 0:
             work = cost.prefill_cost(config, prompt, weight_bytes=bytes_per_number, kv_bytes=bytes_per_number)
@@ -154,12 +168,14 @@ def cache_passes(config: ModelConfig, prompt: int, passes: int, bytes_per_number
                 seen=seen,
                 flops=work.flops,
                 flops_so_far=work.flops + (before.flops_so_far if before else 0),
-                naive_flops=naive,
-                naive_flops_so_far=naive + (before.naive_flops_so_far if before else 0),
+                naive_flops=naive.flops,
+                naive_flops_so_far=naive.flops + (before.naive_flops_so_far if before else 0),
                 cached_rows_so_far=cost.kv_projections(prompt, sampled + 1, cached=True),
                 naive_rows_so_far=cost.kv_projections(prompt, sampled + 1, cached=False),
                 bytes_held=seen * config.kv_bytes_per_token(1) * bytes_per_number,
                 bytes_moved=work.bytes_moved,
+                bytes_so_far=work.bytes_moved + (before.bytes_so_far if before else 0),
+                naive_bytes_so_far=naive.bytes_moved + (before.naive_bytes_so_far if before else 0),
                 intensity=work.intensity,
             )
         )
@@ -184,13 +200,15 @@ def cache_stepper(
     counted = {config.name: cache_passes(config, prompt, len(grid), bytes_per_number) for config in configs}
     shown = next(iter(counted.values()))
     if focus == "saved":
-        head = ["pass", "reads", "FLOPs so far, nothing kept", "FLOPs so far, K and V kept", "bytes of cache held"]
-        columns = ("reads", "naive_flops_so_far", "flops_so_far", "bytes_held")
+        head = ["pass", "reads", "FLOPs, nothing kept", "FLOPs, kept", "bytes, nothing kept", "bytes, kept", "cache"]
+        columns = ("reads", "naive_flops_so_far", "flops_so_far", "naive_bytes_so_far", "bytes_so_far", "bytes_held")
         words = "With nothing kept, each pass makes every row again; with keys and values kept, it makes the new ones."
     else:
-        head = ["pass", "tokens read", "FLOPs", "bytes moved", "FLOP per byte", "bytes of cache held"]
+        head = ["pass", "reads", "FLOPs", "bytes moved", "FLOP per byte", "cache"]
         columns = ("reads", "flops", "bytes_moved", "intensity", "bytes_held")
         words = "Prefill fills the cache with all prompt rows at once; each decode step reads everything to add one."
+    alt = "Rows of K made by each pass if nothing is kept: grey ones again, green ones for the first time."
+    picture = svg_picture(draw_passes(tokens, grid), alt)
     rows = [
         [str(number), *(short(getattr(each, column)) for column in columns)] for number, each in enumerate(shown, 1)
     ]
@@ -203,7 +221,7 @@ def cache_stepper(
             "models": [{"name": name, "passes": [asdict(each) for each in passes]} for name, passes in counted.items()],
             "focus": focus,
         },
-        f"<p>{escape(configs[0].name)}:</p>" + html_table(head, rows),
+        f"{picture}<p>{escape(configs[0].name)}{', so far' * (focus == 'saved')}:</p>{html_table(head, rows)}",
         f"{words} Step with the buttons or the slider. A filled cell is written in this pass. "
         f"Counted from the shapes, with {bytes_per_number} bytes a number; every model as if it read these tokens. "
         "k, M, G and T stand for a thousand, a million, 10⁹ and 10¹².",

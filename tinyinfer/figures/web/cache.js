@@ -50,7 +50,8 @@
             ["rows made so far", pass.naive_rows_so_far, pass.cached_rows_so_far],
             ["FLOPs of this pass", short(pass.naive_flops), short(pass.flops)],
             ["FLOPs so far", short(pass.naive_flops_so_far), short(pass.flops_so_far)],
-            ["bytes of cache held", "0", short(pass.bytes_held)],
+            ["bytes so far", short(pass.naive_bytes_so_far), short(pass.bytes_so_far)],
+            ["of them cache held", "0", short(pass.bytes_held)],
           ],
         ),
       ];

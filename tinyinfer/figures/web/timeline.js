@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const { make, table, widgets } = window.tinyinfer;
-  const PLAYING = 12; // seconds that the whole request takes when played
+  const PLAYING = 12; // seconds for the whole request
   const STEPS = 200; // of the slider
   const milliseconds = (seconds) => `${(seconds * 1e3).toFixed(2)} ms`;
   const percent = (share) => `${(share * 100).toFixed(3)}%`;
@@ -16,22 +16,12 @@
     return picture;
   };
 
-  const showRuns = (axes, runs, id) => {
-    const [status, picture] = [make("p", { "aria-live": "polite" }), make("div")];
-    const choose = (run) => {
-      status.textContent = run.says;
-      picture.replaceChildren(drawGaps(axes, run));
-    };
-    const options = runs.map((run, place) => {
-      const control = make("input", { type: "radio", name: `${id}-run`, checked: !place, onchange: () => choose(run) });
-      return make("label", {}, control, run.name);
-    });
-    choose(runs[0]);
-    const switches = make("fieldset", {}, make("legend", {}, "Answers under way"), ...options);
-    return make("div", {}, switches, status, picture, make("p", {}, axes.says));
-  };
+  const showRuns = (axes, runs) => [
+    make("p", {}, make("b", {}, "Answers under way. "), axes.says),
+    ...runs.flatMap((run) => [make("p", {}, run.says), drawGaps(axes, run)]),
+  ];
 
-  widgets.timeline = (stage, { lanes, parts, tokens, runs, axes }, id) => {
+  widgets.timeline = (stage, { lanes, parts, tokens, runs, axes }) => {
     const total = parts[parts.length - 1].end;
     const prompt = tokens.length - parts[parts.length - 1].answer.length;
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -64,7 +54,7 @@
       before = performance.now();
       wait();
     };
-    // Where readers ask for less motion, from part to part; else with every frame.
+    // For readers who ask for less motion, from part to part.
     const wait = () => (frame = still ? setTimeout(() => move(later()), 1500) : requestAnimationFrame(flow));
     const flow = (moment) => {
       const passed = Math.max(0, moment - before) / 1000;
@@ -127,7 +117,7 @@
       picture,
       make("div", { class: "strip", "aria-hidden": "true" }, ...cells),
       result,
-      ...(runs.length ? [showRuns(axes, runs, id)] : []),
+      ...(runs.length ? showRuns(axes, runs) : []),
     );
     go(0);
   };
