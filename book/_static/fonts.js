@@ -1,9 +1,6 @@
-// Chromium keeps the empty boxes that it drew for a widget's Chinese while the font was on its way; laying the widget out
-// again redraws them. Without a widget, or with a Chinese font of the reader's own, this changes nothing.
-document.fonts.load('1em "Tiny Hanzi"', "白").then(() => {
-  for (const figure of document.querySelectorAll("figure.tinyinfer-widget")) {
-    figure.style.display = "none";
-    void figure.offsetHeight;
-    figure.style.display = "";
-  }
+// Chromium keeps the empty boxes that it drew for Chinese while the book's font was on its way, and chooses fonts anew
+// only for another language. With a Chinese font of the reader's own nothing is loaded, and this changes nothing.
+addEventListener("load", async () => {
+  await document.fonts.ready;
+  document.documentElement.lang = "en-US";
 });

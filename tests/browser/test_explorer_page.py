@@ -11,7 +11,7 @@ from book_site import BOOK, PHONE
 from playwright.sync_api import expect
 
 from tinyinfer.figures import style
-from tinyinfer.figures.explorer import Choice, explored_rows, roofline_explorer, summarise
+from tinyinfer.figures.explorer import Choice, _plain, explored_rows, roofline_explorer, summarise
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance.hardware import BYTES_PER_NUMBER, HARDWARE, Hardware, bytes_per_number
 from tinyinfer.performance.memory import largest_batch
@@ -78,14 +78,15 @@ def test_the_page_carries_the_shapes_and_devices_of_the_package(explorer):
 
 
 PREDICT = """([models, devices, cases]) => cases.map(([model, device, dtype, batch, prompt, context]) => {
-  const numbers = ({ flops, bytes, launches, intensity, compute, memory, launch, seconds, memory_bytes }) =>
-    [flops, bytes, launches, intensity, compute, memory, launch, seconds, memory_bytes];
+  const numbers = ({ flops, bytes, launches, intensity, compute, memory, launch, seconds }) =>
+    [flops, bytes, launches, intensity, compute, memory, launch, seconds];
   const [shape, machine] = [models[model], devices[device]];
   const prefill = tinyinfer.predictPrefill(shape, machine, dtype, prompt, batch);
   const decode = tinyinfer.predictDecode(shape, machine, dtype, context, batch);
   return {
     numbers: [...numbers(prefill), prefill.tokensPerSecond, ...numbers(decode), decode.tokensPerSecond],
-    words: [prefill.bound, prefill.fits, decode.bound, decode.fits],
+    needed: tinyinfer.memoryNeeded(shape, tinyinfer.bytesOf[dtype], batch, context).together,
+    words: [prefill.bound, decode.bound],
     batches: ["largestBatch", "criticalBatch"].map(name => tinyinfer[name](shape, machine, dtype, context)),
   };
 })"""
@@ -101,10 +102,11 @@ def in_python(model, device, dtype, batch, prompt, context):
         work, limits = phase.work, phase.limits
         numbers += [work.flops, work.bytes_moved, work.launches, work.intensity]
         numbers += [limits.compute_seconds, limits.memory_seconds, limits.launch_seconds, limits.seconds]
-        numbers += [phase.memory_bytes, phase.tokens_per_second]
-        words += [limits.bound, phase.fits]
+        numbers.append(phase.tokens_per_second)
+        words.append(limits.bound)
     fitting = largest_batch(model, device, context, number, number)
-    return {"numbers": numbers, "words": words, "batches": [fitting, critical_batch(model, device, context, dtype)]}
+    batches = [fitting, critical_batch(model, device, context, dtype)]
+    return {"numbers": numbers, "needed": phases[1].memory_bytes, "words": words, "batches": batches}
 
 
 def test_every_prediction_in_javascript_is_that_of_python(explorer):
@@ -119,17 +121,21 @@ def test_every_prediction_in_javascript_is_that_of_python(explorer):
     right = [in_python(MODELS[model], DEVICES[device], *others) for model, device, *others in cases]
     for case, one, other in zip(cases, shown, right, strict=True):
         assert one["words"] == other["words"] and one["batches"] == other["batches"], case
-    numbers = [np.array([each["numbers"] for each in side], float) for side in (shown, right)]
+    numbers = [np.array([[*each["numbers"], each["needed"]] for each in side], float) for side in (shown, right)]
     np.testing.assert_allclose(*numbers, rtol=1e-12)
     bounds = {word for each in right for word in each["words"]}
-    assert bounds == {"compute", "memory", "launch", True, False, None}  # the grid meets every case
+    assert bounds == {"compute", "memory", "launch"}  # the grid meets every case
 
 
 def test_numbers_are_written_as_python_writes_them(explorer):
     values = [0, 1, 999.4, 999.5, 494.5e12, 242.5e12, 112.5e9, 1.555e12, 1.545e12, 9.995e-4, 1e-3, 1e-9, 3e-11]
     values += (10 ** np.random.default_rng(11).uniform(-9, 20, 500)).tolist()
-    script = "values => values.map(value => tinyinfer.withPrefix(value, 'B'))"
-    assert explorer.page.evaluate(script, values) == [with_prefix(value, "B") for value in values]
+    script = "([values, unit]) => values.map(value => tinyinfer.withPrefix(value, unit))"
+    for unit in ("B", "s"):
+        assert explorer.page.evaluate(script, [values, unit]) == [with_prefix(value, unit) for value in values]
+    values = [value for value in values if value < 2**53]  # beyond, JavaScript does not know every whole number
+    values += [7812.5, 7813.5, 0.0125, 0.05, 0.25, 0.125, 12.25, 99.95, 100.5]  # halves
+    assert explorer.page.evaluate("values => values.map(tinyinfer.plain)", values) == list(map(_plain, values))
 
 
 def test_an_address_says_what_is_shown_when_it_changes(explorer):
@@ -376,14 +382,36 @@ def test_without_scripts_the_picture_and_the_table_of_the_start_are_shown(browse
     try:
         page = context.new_page()
         page.goto(book_address + PAGE)
-        picture = page.locator(f"{FIGURE} noscript img")
+        picture = page.locator(f"{FIGURE} .still img")
         assert picture.is_visible() and said(Choice()) in picture.get_attribute("alt")
         assert picture.bounding_box()["width"] > 400
-        rows = page.locator(f"{FIGURE} noscript tbody tr").all()
+        rows = page.locator(f"{FIGURE} .still tbody tr").all()
         start = explored_rows(SHAPES["llama-3-8b"], HARDWARE["H200 SXM"], Choice())
         assert [tuple(row.locator("td").all_inner_texts()) for row in rows] == start
     finally:
         context.close()
+
+
+def test_the_way_back_to_an_address_without_a_state_shows_the_start(open_page):
+    page = open_page(PAGE).page
+    figure = page.locator(FIGURE)
+    check_shown(figure, Choice())
+    page.locator("[data-explore]").first.click()
+    page.wait_for_function("location.hash.includes('=')")
+    assert figure.get_by_role("slider", name="Batch").get_attribute("aria-valuetext") == "1 sequence"
+    page.go_back()
+    page.wait_for_function("!location.hash")
+    check_shown(figure, Choice())
+
+
+@pytest.mark.parametrize("name", ["__proto__", "constructor", "toString"])
+def test_an_address_with_a_name_of_javascripts_own_is_refused_and_nothing_breaks(open_page, name):
+    page = open_page(f"{PAGE}#{name}=1&batch=3").page
+    figure = page.locator(FIGURE)
+    assert f"“{name}” is none of" in figure.locator(".refused").inner_text()
+    check_shown(figure, replace(Choice(), batch=3))
+    page.locator("[data-explore]").first.click()
+    page.wait_for_function("location.hash.includes('prompt=128')")
 
 
 def test_the_explorer_stands_alone_in_the_table_of_contents(explorer):

@@ -179,8 +179,8 @@ def test_runs_stand_one_above_another_on_the_same_axes(open_timeline):
         assert figure.get_by_text(summarise_gaps(run), exact=True).is_visible()
         assert picture.get_attribute("aria-label").endswith(summarise_gaps(run))
         across, down = np.array(picture.evaluate(DOTS)).T
-        np.testing.assert_allclose(across * 0.61, run.ends, atol=1e-4)
-        np.testing.assert_allclose((1 - down) * 0.307, run.seconds, atol=1e-4)
+        np.testing.assert_allclose(across / 1e3 * 0.61, run.ends, atol=1e-4)
+        np.testing.assert_allclose((1 - down / 1e3) * 0.307, run.seconds, atol=1e-4)
         assert picture.locator("span").count() == len(run.prompts_came)
     widths = [picture.bounding_box()["width"] for picture in pictures]
     assert widths[0] == widths[1]

@@ -95,6 +95,8 @@ def test_arrow_keys_and_the_mouse_choose_a_token_too(attention):
     check_attention(figure, tokens, arrays, 1)
     figure.locator(".tokens label").nth(3).hover()
     check_attention(figure, tokens, arrays, 3)
+    figure.get_by_label("causal mask").hover()  # the mouse has left the tokens: the choice stands
+    check_attention(figure, tokens, arrays, 1)
 
 
 def test_softmax_and_attention_in_javascript_equal_those_in_python(attention):
@@ -213,10 +215,10 @@ def test_without_scripts_a_picture_and_a_table_of_the_same_numbers_are_shown(bro
         page = context.new_page()
         page.goto(book_address + WHERE[name])
         figure = page.locator(f"figure.tinyinfer-widget#{name}")
-        assert figure.locator("noscript table").is_visible()
-        assert figure.locator(".stage").inner_text() == ""
-        assert len(figure.locator("noscript tbody tr").all()) == STILL_ROWS[name]
-        pictures = figure.locator("noscript img").all()
+        assert figure.locator(".still table").is_visible()
+        assert figure.locator("input, button").count() == 0
+        assert len(figure.locator(".still tbody tr").all()) == STILL_ROWS[name]
+        pictures = figure.locator(".still img").all()
         assert len(pictures) == (2 if name == "widget-timeline" else 1)
         for picture in pictures:
             box = picture.bounding_box()
@@ -226,18 +228,39 @@ def test_without_scripts_a_picture_and_a_table_of_the_same_numbers_are_shown(bro
         context.close()
 
 
+# Every Chinese character of a page with its width, as a share of its font's size: an empty box is narrow.
+MEASURE_CHARACTERS = """() => {
+  const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const { currentNode: text } = walker;
+    if (!text.parentElement.checkVisibility() || text.parentElement.closest("mjx-container, script, style")) continue;
+    const size = parseFloat(getComputedStyle(text.parentElement).fontSize);
+    [...text.data].forEach((character, place) => {
+      if (!/\\p{Script=Han}/u.test(character)) return;
+      const range = new Range();
+      range.setStart(text, place);
+      range.setEnd(text, place + 1);
+      found.push([character, range.getBoundingClientRect().width / size]);
+    });
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("wait", [0, 500], ids=["font at once", "font late"])
 @pytest.mark.parametrize("name", WHERE)
-def test_characters_drawn_before_their_font_came_are_drawn_again(browser, book_address, name):
-    context = browser.new_context(viewport={"width": 1280, "height": 1600})  # the whole figure, without scrolling
+def test_no_chinese_character_stays_an_empty_box(browser, book_address, name, wait):
+    context = browser.new_context(viewport={"width": DESKTOP, "height": 900})
     try:
         page = context.new_page()
-        page.route("**/TinyHanzi.woff2", lambda route: (page.wait_for_timeout(500), route.continue_()))
+        if wait:
+            page.route("**/TinyHanzi.woff2", lambda route: (page.wait_for_timeout(wait), route.continue_()))
         page.goto(book_address + WHERE[name])
         wait_until_drawn(page)
-        figure = page.locator(f"figure.tinyinfer-widget#{name}")
-        figure.screenshot(animations="disabled")  # scrolls to it, once and for all
-        as_shown = figure.screenshot(animations="disabled")
-        figure.evaluate("figure => { figure.style.display = 'none'; figure.offsetHeight; figure.style.display = ''; }")
-        assert figure.screenshot(animations="disabled") == as_shown
+        page.wait_for_function("document.documentElement.lang === 'en-US'")
+        measured = page.evaluate(MEASURE_CHARACTERS)
+        assert len(measured) > 20
+        assert [character for character, width in measured if 0 < width < 0.9] == []
     finally:
         context.close()

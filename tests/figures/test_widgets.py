@@ -26,7 +26,7 @@ def data_in(page):
 
 
 def still_rows(page):
-    still = re.search(r"<noscript>(.*?)</noscript>", page, re.DOTALL)[1]
+    still = re.search(r'<div class="still">(.*?)</div></div>', page, re.DOTALL)[1]
     lines = re.findall(r"<tr>(.*?)</tr>", still)[1:]
     return [[html.unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", line)] for line in lines]
 

@@ -6,6 +6,7 @@ compare its numbers and its words with those of this module.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 from typing import Any
 
@@ -141,7 +142,9 @@ def _describe_room(config: ModelConfig, hardware: Hardware, choice: Choice) -> s
 
 
 def _plain(value: float) -> str:
-    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+    places = 3 if value < 0.1 else 2 if value < 1 else 1 if value < 100 else 0
+    # Halves go up, as JavaScript's `toFixed` rounds.
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
 
 
 def _named(field: str, name: str, among: Sequence[Any]) -> Any:

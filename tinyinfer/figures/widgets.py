@@ -1,8 +1,8 @@
 """Figures that answer the reader: HTML and a little JavaScript, with no kernel and no network.
 
 A widget is a function from data to a `Widget`, which shows itself in a notebook and in the book. Its numbers come from
-this package and travel in the page as JSON; so do its script and its styles, from the folder `web`. Readers without
-scripts see a still picture and a table of the same numbers.
+this package and travel in the page as JSON; so do its script and its styles, from the folder `web`. A still picture
+and a table of the same numbers stand in its place until its script runs, and where none may run.
 """
 
 import base64
@@ -53,8 +53,7 @@ class Widget:
             (
                 f'<figure class="tinyinfer-widget" id="{self.id}">',
                 f"<style>{styles}</style>",
-                '<div class="stage"></div>',
-                f"<noscript>{self.still}</noscript>",
+                f'<div class="stage"><div class="still">{self.still}</div></div>',
                 f"<figcaption>{escape(self.caption)}</figcaption>",
                 f'<script type="application/json">{data}</script>',
                 f'<script>{scripts}window.tinyinfer.start("{self.script}");</script>',
@@ -85,10 +84,14 @@ def _three_digits(number: float) -> str:
 
 
 def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table that stands still: every text is escaped."""
+    """The table that stands still: every text is escaped, and the last cell of a short row reaches to the end."""
 
     def line(cells: Sequence[str], name: str) -> str:
-        return "<tr>" + "".join(f"<{name}>{escape(cell)}</{name}>" for cell in cells) + "</tr>"
+        *others, last = cells
+        left = len(head) - len(others)
+        wide = f' colspan="{left}"' if left > 1 else ""
+        texts = "".join(f"<{name}>{escape(cell)}</{name}>" for cell in others)
+        return f"<tr>{texts}<{name}{wide}>{escape(last)}</{name}></tr>"
 
     body = "".join(line(cells, "td") for cells in rows)
     return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
@@ -199,7 +202,9 @@ def cache_stepper(
     grid = pass_grid(prompt, len(tokens) - prompt)
     counted = {config.name: cache_passes(config, prompt, len(grid), bytes_per_number) for config in configs}
     shown = next(iter(counted.values()))
+    title = configs[0].name
     if focus == "saved":
+        title += "; FLOPs and bytes so far"
         head = ["pass", "reads", "FLOPs, nothing kept", "FLOPs, kept", "bytes, nothing kept", "bytes, kept", "cache"]
         columns = ("reads", "naive_flops_so_far", "flops_so_far", "naive_bytes_so_far", "bytes_so_far", "bytes_held")
         words = "With nothing kept, each pass makes every row again; with keys and values kept, it makes the new ones."
@@ -221,7 +226,7 @@ def cache_stepper(
             "models": [{"name": name, "passes": [asdict(each) for each in passes]} for name, passes in counted.items()],
             "focus": focus,
         },
-        f"{picture}<p>{escape(configs[0].name)}{', so far' * (focus == 'saved')}:</p>{html_table(head, rows)}",
+        f"{picture}<p>{escape(title)}:</p>{html_table(head, rows)}",
         f"{words} Step with the buttons or the slider. A filled cell is written in this pass. "
         f"Counted from the shapes, with {bytes_per_number} bytes a number; every model as if it read these tokens. "
         "k, M, G and T stand for a thousand, a million, 10⁹ and 10¹².",

@@ -62,10 +62,10 @@ def describe_critical_batch(context: int, batch: int | None, longest: float) -> 
 
 
 def with_prefix(value: float, unit: str = "") -> str:
-    """Three digits and a decimal prefix: `with_prefix(4.8e12, "B/s")` is `4.80 TB/s`."""
+    """Three digits and a decimal prefix: `with_prefix(4.8e12, "B/s")` is `4.80 TB/s`. Seconds get none above 1."""
     rounded = float(f"{value:.3g}")  # first, so that 999.6 becomes 1.00 k and not 1,000
     power = math.floor(math.log10(rounded) / 3) if rounded > 0 else 0
-    power = max(-3, min(power, 6))
+    power = max(-3, min(power, 0 if unit == "s" else 6))
     scaled = rounded / 1000**power
     digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
     prefix = ("n", "µ", "m", "", "k", "M", "G", "T", "P", "E")[power + 3]

@@ -27,29 +27,21 @@
     let asking = tokens.length - 1;
     const vector = (numbers) => numbers.map((number) => digits(number, 2)).join(" ");
     const [status, result] = [make("p", { "aria-live": "polite" }), make("div")];
-    const choose = (token) => {
+    const show = (token) => {
       asking = token;
-      inputs[token].checked = true;
       draw();
     };
     const inputs = tokens.map((_, token) =>
-      make("input", {
-        type: "radio",
-        name: `${id}-token`,
-        checked: token === asking,
-        onchange: () => choose(token),
-      }),
+      make("input", { type: "radio", name: `${id}-token`, checked: token === asking, onchange: () => show(token) }),
     );
+    // A mouse over a token shows its row, and leaves the choice as it was.
+    const hover = (token) => ({ pointerType }) => pointerType === "mouse" && show(token());
+    const onpointerleave = hover(() => inputs.findIndex(({ checked }) => checked));
     const labels = tokens.map((token, place) =>
-      make(
-        "label",
-        { onpointerenter: (event) => event.pointerType === "mouse" && choose(place) },
-        inputs[place],
-        token,
-      ),
+      make("label", { onpointerenter: hover(() => place), onpointerleave }, inputs[place], token),
     );
-    const masked = make("input", { type: "checkbox", checked: true, onchange: () => draw() });
-    const scaled = make("input", { type: "checkbox", checked: true, onchange: () => draw() });
+    const masked = make("input", { type: "checkbox", checked: true, onchange: draw });
+    const scaled = make("input", { type: "checkbox", checked: true, onchange: draw });
 
     function draw() {
       const options = { masked: masked.checked, scaled: scaled.checked };

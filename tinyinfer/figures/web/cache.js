@@ -11,7 +11,7 @@
     const go = (pass) => {
       now = Math.min(Math.max(pass, 0), last);
       slider.value = now + 1;
-      [back.disabled, next.disabled] = [now === 0, now === last];
+      [back.ariaDisabled, next.ariaDisabled] = [now === 0, now === last];
       draw();
     };
     const slider = make("input", {
@@ -21,7 +21,7 @@
       value: 1,
       oninput: () => go(Number(slider.value) - 1),
     });
-    const back = make("button", { type: "button", disabled: true, onclick: () => go(now - 1) }, "Back");
+    const back = make("button", { type: "button", onclick: () => go(now - 1) }, "Back");
     const next = make("button", { type: "button", onclick: () => go(now + 1) }, "Next pass");
     const select = make(
       "select",
@@ -50,8 +50,8 @@
             ["rows made so far", pass.naive_rows_so_far, pass.cached_rows_so_far],
             ["FLOPs of this pass", short(pass.naive_flops), short(pass.flops)],
             ["FLOPs so far", short(pass.naive_flops_so_far), short(pass.flops_so_far)],
-            ["bytes so far", short(pass.naive_bytes_so_far), short(pass.bytes_so_far)],
-            ["of them cache held", "0", short(pass.bytes_held)],
+            ["bytes moved so far", short(pass.naive_bytes_so_far), short(pass.bytes_so_far)],
+            ["cache, bytes", "0", short(pass.bytes_held)],
           ],
         ),
       ];
@@ -95,6 +95,6 @@
       status,
       result,
     );
-    draw();
+    go(0);
   };
 })();

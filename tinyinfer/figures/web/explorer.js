@@ -6,7 +6,7 @@
 
   const offered = (device) => {
     const known = Object.keys(device.flops_per_second);
-    return known.length ? known : Object.keys(bytesOf).filter((dtype) => dtype !== "tf32");
+    return known.length ? known : Object.keys(bytesOf);
   };
   // The dtype that was asked for, or of those that the device has the one nearest in size.
   const nearestDtype = (device, wanted) => {
@@ -63,23 +63,17 @@
     const [choice, refused] = [{ ...start }, []];
     const same = (one, other) => one.toLowerCase() === other.toLowerCase();
     const among = { model: models, gpu: devices, dtype: Object.keys(bytesOf).map((name) => ({ name })) };
-    for (const part of fragment.replace(/^#/, "").split("&").filter(Boolean)) {
-      const [name, ...rest] = part.split("=");
-      let value = rest.join("=");
-      try {
-        value = decodeURIComponent(value);
-      } catch {
-        // left as it is written: it names nothing
-      }
-      if (among[name]) {
-        const found = among[name].find((each) => same(each.name, value));
-        if (found) choice[name] = found.name;
-        else refused.push(`${name} “${value}” is not known`);
-      } else if (largest[name]) {
+    for (const [name, value] of new URLSearchParams(fragment.slice(1))) {
+      if (!fields.includes(name)) refused.push(`“${name}” is none of ${fields.join(", ")}`);
+      else if (largest[name]) {
         const whole = /^\d{1,9}$/.test(value) ? Number(value) : 0;
         if (whole >= 1 && whole <= largest[name]) choice[name] = whole;
         else refused.push(`${name} “${value}” is no whole number from 1 to ${count(largest[name])}`);
-      } else refused.push(`“${name}” is none of ${fields.join(", ")}`);
+      } else {
+        const found = among[name].find((each) => same(each.name, value));
+        if (found) choice[name] = found.name;
+        else refused.push(`${name} “${value}” is not known`);
+      }
     }
     return { choice, refused };
   };
@@ -134,40 +128,39 @@
       });
       const output = make("output", { for: control.id, "aria-live": "off" });
       const follow = () => {
-        const above = steps.findIndex((step) => step >= choice[name]);
-        control.value = above < 0 ? steps.length - 1 : above;
+        control.value = steps.findIndex((step) => step >= choice[name]);
         output.textContent = count(choice[name]);
-        control.setAttribute("aria-valuetext", `${output.textContent} ${unit}`);
+        control.setAttribute("aria-valuetext", `${output.textContent} ${unit}${choice[name] > 1 ? "s" : ""}`);
       };
       return [follow, make("div", { class: "dial" }, make("label", { for: control.id }, words), control, output)];
     };
     const dials = [
-      slider("batch", "Batch", "sequences"),
-      slider("prompt", "Prompt", "tokens"),
-      slider("context", "Context", "tokens"),
+      slider("batch", "Batch", "sequence"),
+      slider("prompt", "Prompt", "token"),
+      slider("context", "Context", "token"),
     ];
 
-    const describeState = (shape, device, { prefill, decode }) => {
+    const describeState = (shape, device, phases) => {
       const known = Object.keys(device.flops_per_second).length;
       const lacking = `No ${wanted} peak is known for ${device.name}, so this is ${choice.dtype}.`;
       const beyond = Math.max(choice.prompt, choice.context) > shape.max_context;
-      const edges = Object.entries({ prefill, decode });
       return [
         wanted !== choice.dtype && `${lacking} Known: ${offered(device).join(", ")}.`,
         !known && `No FLOP/s is published for ${device.name}, so memory alone bounds the times.`,
         beyond && `${shape.name} was made for at most ${count(shape.max_context)} tokens.`,
-        ...edges.map(([name, { intensity, flops, seconds }]) => {
+        ...phases.map(([name, { intensity, flops, seconds }]) => {
           const inside = intensity <= limits.intensity[1] && flops / seconds <= limits.rate[1];
           const place = `${plain(intensity)} FLOP per byte and ${withPrefix(flops / seconds, "FLOP/s")}`;
           return !inside && `The ${name} mark stands at the edge of the picture; it belongs at ${place}.`;
         }),
         device.launch_floor_seconds
-          ? `Each of ${count(decode.launches)} kernels takes ${withPrefix(device.launch_floor_seconds, "s")} to start.`
+          ? `Each of ${count(phases[0][1].launches)} kernels takes ${withPrefix(device.launch_floor_seconds, "s")} to start.`
           : `Starting a kernel counts as 0 s: the launch floor of ${device.name} is not measured.`,
       ].filter(Boolean);
     };
 
     let width = 0;
+    const measure = () => Math.max(280, Math.min(picture.clientWidth || 640, 760));
     function show() {
       const shape = models.find(({ name }) => name === choice.model);
       const device = devices.find(({ name }) => name === choice.gpu);
@@ -181,7 +174,7 @@
       status.textContent = state.summary;
       const phases = Object.entries({ prefill: state.prefill, decode: state.decode });
       const words = `Roofline of ${device.name} in ${choice.dtype}`;
-      width = Math.max(280, Math.min(picture.clientWidth || 640, 760));
+      width = measure();
       const { svg, placeNames: finish } = drawRoofline(width, limits, device, choice.dtype, phases, words);
       picture.replaceChildren(svg);
       const rows = state.rows.map(([name, ...cells]) =>
@@ -189,27 +182,26 @@
       );
       result.replaceChildren(table(["", "prefill", "decode step"], rows));
       warning.textContent = refused.length ? `Ignored in the address: ${refused.join("; ")}.` : "";
-      notes.replaceChildren(...describeState(shape, device, state).map((words) => make("li", {}, words)));
+      notes.replaceChildren(...describeState(shape, device, phases).map((words) => make("li", {}, words)));
       finish(); // last, since it asks for sizes
     }
 
-    // An address without "=" leads to a heading and says nothing about the explorer.
+    // A fragment without "=" leads to a heading; none at all is the start.
     const follow = () => {
-      if (!location.hash.includes("=")) return false;
+      if (!/^$|=/.test(location.hash)) return false;
+      clearTimeout(writing);
       ({ choice, refused } = readFragment(location.hash, data));
       wanted = choice.dtype;
       show();
       return true;
     };
-    const copy = make("button", { type: "button" }, "Copy link");
-    copy.addEventListener("click", async () => {
+    const say = (words) => () => (copy.textContent = words);
+    const onclick = async () => {
       keep();
-      await navigator.clipboard.writeText(location.href).then(
-        () => (copy.textContent = "Copied"),
-        () => (copy.textContent = "Copy it from the address bar"),
-      );
-      setTimeout(() => (copy.textContent = "Copy link"), 2000);
-    });
+      await navigator.clipboard.writeText(location.href).then(say("Copied"), say("Copy it from the address bar"));
+      setTimeout(say("Copy link"), 2000);
+    };
+    const copy = make("button", { type: "button", onclick }, "Copy link");
 
     stage.append(
       make("div", { class: "controls choices" }, modelLabel, gpuLabel, dtypeLabel),
@@ -221,8 +213,7 @@
       notes,
       ...(navigator.clipboard ? [copy] : []),
     );
-    show();
-    follow();
+    follow() || show();
     // Buttons in the text around name a state; links would, but the theme reads each link's fragment as a place.
     document.addEventListener("click", ({ target }) => {
       const button = target.closest("[data-explore]");
@@ -230,6 +221,6 @@
     });
     // By such a button, by a changed address or by the way back: show what it changes.
     window.addEventListener("hashchange", () => follow() && stage.scrollIntoView());
-    new ResizeObserver(() => picture.clientWidth !== width && show()).observe(picture);
+    new ResizeObserver(() => requestAnimationFrame(() => measure() !== width && show())).observe(picture);
   };
 })();

@@ -54,31 +54,16 @@
     return { weights, cache, together: weights + cache };
   };
 
-  const fits = (device, needed) => (device.memory_bytes === null ? null : needed <= device.memory_bytes);
-
-  const predict = (device, dtype, work, tokens, memory) => {
+  const predict = (device, dtype, work, tokens) => {
     const limits = limitsOn(device, dtype, work);
-    return {
-      ...limits,
-      ...work,
-      memory_bytes: memory.together,
-      fits: fits(device, memory.together),
-      intensity: work.flops / work.bytes,
-      tokensPerSecond: tokens / limits.seconds,
-    };
+    return { ...limits, ...work, intensity: work.flops / work.bytes, tokensPerSecond: tokens / limits.seconds };
   };
 
-  const predictPrefill = (model, device, dtype, prompt, batch) => {
-    const number = bytesOf[dtype];
-    const memory = memoryNeeded(model, number, batch, prompt);
-    return predict(device, dtype, prefillWork(model, number, prompt, batch), batch * prompt, memory);
-  };
+  const predictPrefill = (model, device, dtype, prompt, batch) =>
+    predict(device, dtype, prefillWork(model, bytesOf[dtype], prompt, batch), batch * prompt);
 
-  const predictDecode = (model, device, dtype, context, batch) => {
-    const number = bytesOf[dtype];
-    const memory = memoryNeeded(model, number, batch, context);
-    return predict(device, dtype, decodeWork(model, number, context, batch), batch, memory);
-  };
+  const predictDecode = (model, device, dtype, context, batch) =>
+    predict(device, dtype, decodeWork(model, bytesOf[dtype], context, batch), batch);
 
   const largestBatch = (model, device, dtype, rows) => {
     if (device.memory_bytes === null) return null;
@@ -109,15 +94,17 @@
   };
   const withPrefix = (value, unit) => {
     const rounded = toThreeDigits(value);
-    const power = Math.max(-3, Math.min(6, rounded ? Math.floor(Math.floor(Math.log10(rounded) + 1e-9) / 3) : 0));
+    const power = Math.max(-3, Math.min(unit === "s" ? 0 : 6, rounded && Math.floor(Math.log10(rounded) / 3 + 1e-9)));
     const scaled = rounded / 1000 ** power;
     const prefix = ["n", "µ", "m", "", "k", "M", "G", "T", "P", "E"][power + 3];
-    return `${scaled.toFixed(scaled < 10 ? 2 : scaled < 100 ? 1 : 0)} ${prefix}${unit}`;
+    const digits = scaled < 100 ? scaled.toFixed(scaled < 10 ? 2 : 1) : count(Math.round(scaled));
+    return `${digits} ${prefix}${unit}`;
   };
   const count = (number) => number.toLocaleString("en-US");
   const plain = (value) => {
-    const [whole, tenths] = value.toFixed(value < 100 ? 1 : 0).split(".");
-    return count(Number(whole)) + (tenths ? `.${tenths}` : "");
+    const places = value < 0.1 ? 3 : value < 1 ? 2 : value < 100 ? 1 : 0;
+    const [whole, rest] = value.toFixed(places).split(".");
+    return count(Number(whole)) + (rest ? `.${rest}` : "");
   };
 
   Object.assign(window.tinyinfer, {

@@ -1,14 +1,9 @@
 // The roofline as a picture: the roof of one device, and a mark for each phase.
 (() => {
   "use strict";
-  const { withPrefix } = window.tinyinfer;
+  const { make, withPrefix } = window.tinyinfer;
 
-  const draw = (name, attributes, text) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    if (text) element.textContent = text;
-    return element;
-  };
+  const draw = (name, ...others) => make(document.createElementNS("http://www.w3.org/2000/svg", name), ...others);
 
   // 0.1, 1, 10, 100, 1 k, 10 k, ...
   const decade = (value) => {
@@ -85,15 +80,13 @@
       lines.push([roof[1], [right, y(peak)]], [roof[1], [x(ridge), bottom]]);
       line(lines[2], "ridge");
       names.push(write(withPrefix(peak, "FLOP/s"), right, y(peak) - 13, "end"));
-      const narrow = width < 480;
-      const foot = `ridge: ${withPrefix(ridge, "").trim()} FLOP${narrow ? "/" : " per "}byte`;
+      const foot = `ridge: ${withPrefix(ridge, "").trim()}`;
       const after = x(ridge) + 6 + foot.length * 8 < width; // wider than any letter
       names.push(write(foot, x(ridge) + (after ? 6 : -6), bottom - 7, after ? "start" : "end"));
     }
     const beside = limits.intensity[0] * 10 ** (84 / (x(10) - x(1)));
     names.push(write(withPrefix(bandwidth, "B/s"), left + 72, y(beside * bandwidth) - 6, "end"));
-    const machine = peak ? `${device.name}, ${dtype}` : `${device.name}, no FLOP/s known`;
-    names.push(write(machine, left + 6, top + 14));
+    names.push(write(`${device.name}, ${dtype}`, left + 6, top + 14));
 
     const marks = phases.map(([name, { intensity, flops, seconds }]) => [name, x(intensity), y(flops / seconds)]);
     for (const [name, across, down] of marks) {

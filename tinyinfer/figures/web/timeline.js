@@ -9,9 +9,10 @@
 
   // The gaps of one run as dots, on axes that all runs share.
   const drawGaps = ({ last, longest }, run) => {
-    const dots = run.gaps.map(([end, gap]) => `M${(end / last).toFixed(4)} ${(1 - gap / longest).toFixed(4)}h0`);
+    const place = (share) => (1e3 * share).toFixed(1); // Firefox lengthens "h0" by a part of the unit
+    const dots = run.gaps.map(([end, gap]) => `M${place(end / last)} ${place(1 - gap / longest)}h0`);
     const picture = make("div", { class: "gaps", role: "img", "aria-label": `Gaps against time. ${run.says}` });
-    picture.innerHTML = `<svg viewBox="0 0 1 1" preserveAspectRatio="none" aria-hidden="true"><path d="${dots.join("")}"/></svg>`;
+    picture.innerHTML = `<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" aria-hidden="true"><path d="${dots.join("")}"/></svg>`;
     picture.append(...run.prompts.map((at) => make("span", { style: `left: ${percent(at / last)}` }, "▲")));
     return picture;
   };
@@ -22,10 +23,10 @@
   ];
 
   widgets.timeline = (stage, { lanes, parts, tokens, runs, axes }) => {
-    const total = parts[parts.length - 1].end;
-    const prompt = tokens.length - parts[parts.length - 1].answer.length;
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    let [now, frame, before] = [0, 0, 0];
+    const total = parts.at(-1).end;
+    const prompt = tokens.length - parts.at(-1).answer.length;
+    const calm = matchMedia("(prefers-reduced-motion: reduce)");
+    let [now, frame, before, still] = [0, 0, 0, false];
     const [status, result] = [make("p", { "aria-live": "polite" }), make("div")];
     const cells = tokens.map((token) => make("span", {}, token));
     const output = make("output", { "aria-live": "off" });
@@ -49,6 +50,7 @@
       play.textContent = "Play";
     };
     const begin = () => {
+      still = calm.matches;
       if (now === total) go(0);
       play.textContent = "Pause";
       before = performance.now();
@@ -67,15 +69,13 @@
       else stop();
     };
 
-    const bars = new Map(
-      parts.map((part) => {
-        const [left, width] = [percent(part.start / total), percent((part.end - part.start) / total)];
-        return [part, make("span", { class: part.kind, style: `left: ${left}; width: ${width}` })];
-      }),
-    );
+    const bars = parts.map(({ kind, start, end }) => {
+      const [left, width] = [percent(start / total), percent((end - start) / total)];
+      return make("span", { class: kind, style: `left: ${left}; width: ${width}` });
+    });
     const line = make("i", {});
     const tracks = lanes.map((lane) => {
-      const own = parts.filter((part) => part.lane === lane).map((part) => bars.get(part));
+      const own = bars.filter((_, place) => parts[place].lane === lane);
       return make("div", { class: "lane" }, make("b", {}, lane), make("div", { class: "track" }, ...own));
     });
     const picture = make("div", { class: "lanes", "aria-hidden": "true" }, ...tracks, make("div", { class: "now" }, line));
@@ -83,14 +83,14 @@
     function go(moment) {
       now = Math.min(Math.max(moment, 0), total);
       const done = parts.filter(({ end }) => end <= now);
-      const [last, part] = [done[done.length - 1], parts[done.length]];
+      const [last, part] = [done.at(-1), parts[done.length]];
       const { answer = [], rows = 0, rows_there = 0, crossed_bytes = 0 } = last || {};
       slider.value = (now / total) * STEPS;
       output.textContent = milliseconds(now);
       slider.setAttribute("aria-valuetext", `${output.textContent}, ${part ? part.name : "finished"}`);
-      [back.disabled, next.disabled] = [now === 0, now === total];
+      [back.ariaDisabled, next.ariaDisabled] = [now === 0, now === total];
       line.style.left = percent(now / total);
-      for (const [each, bar] of bars) bar.classList.toggle("active", each === part);
+      bars.forEach((bar, place) => bar.classList.toggle("active", place === done.length));
       cells.forEach((cell, place) => {
         const known = place < prompt + answer.length;
         cell.className = place < rows ? "written" : known ? "known" : "unseen";

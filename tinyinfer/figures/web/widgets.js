@@ -2,18 +2,13 @@
 window.tinyinfer = window.tinyinfer || (() => {
   "use strict";
 
-  const setAll = (element, attributes) => {
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value === true) element.setAttribute(name, "");
-      else if (value !== false) element.setAttribute(name, value);
-    }
-    return element;
-  };
-
   // make("td", { class: "masked" }, "text", anotherElement)
-  const make = (name, attributes, ...children) => {
-    const element = setAll(document.createElement(name), attributes || {});
+  const make = (name, attributes = {}, ...children) => {
+    const element = name.append ? name : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+      else if (value !== false) element.setAttribute(key, value);
+    }
     element.append(...children);
     return element;
   };
@@ -21,14 +16,14 @@ window.tinyinfer = window.tinyinfer || (() => {
   const row = (cells, isHead) => {
     const [first, ...others] = cells;
     const one = (name, scope, cell) =>
-      cell instanceof Element ? cell : make(name, scope && { scope }, String(cell));
+      cell instanceof Element ? cell : make(name, scope ? { scope } : {}, cell);
     const name = isHead ? "th" : "td";
     const corner = first === "" ? make("td") : one("th", isHead ? "col" : "row", first);
     return make("tr", {}, corner, ...others.map((cell) => one(name, isHead && "col", cell)));
   };
 
   const table = (head, rows) =>
-    make("table", {}, make("thead", {}, row(head, true)), make("tbody", {}, ...rows.map((cells) => row(cells, false))));
+    make("table", {}, make("thead", {}, row(head, true)), make("tbody", {}, ...rows.map((cells) => row(cells))));
 
   // 6144 -> "6,144"; 8873984 -> "8.87 M". Python's `short` says the same.
   const short = (number) => {
