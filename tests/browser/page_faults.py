@@ -125,16 +125,23 @@ def find_unordered_headings(visit: Visit) -> list[str]:
 
 
 def find_barriers(visit: Visit) -> list[str]:
-    """What axe-core calls a serious or critical barrier. To be quick, strips the colour of code like code before it."""
+    """What axe-core calls a serious or critical barrier.
+
+    To be quick, words of code, parts of signatures and entries of the page's contents stand there once of each kind.
+    """
     visit.page.evaluate(
         """() => {
           const seen = new Set(), alike = [];
-          for (const word of document.querySelectorAll('pre span, dt.sig span')) {
+          for (const word of document.querySelectorAll('pre span, dt.sig :is(span, em, a)')) {
             const kind = word.className + getComputedStyle(word.closest('pre, dt')).backgroundColor;
             if (seen.has(kind) && !word.id) alike.push(word);
             seen.add(kind);
           }
           for (const word of alike) word.replaceWith(...word.childNodes);
+          for (const entry of document.querySelectorAll('li.toc-entry')) {
+            if (seen.has(entry.className)) entry.remove();
+            seen.add(entry.className);
+          }
         }"""
     )
     unseen = {"exclude": [["mjx-container"]]}  # formulas are drawn in the colour of the text
