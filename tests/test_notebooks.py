@@ -36,7 +36,9 @@ def test_printed_lines_fit_the_column_of_a_chapter(path):
     """Printed source code included; wide characters take two columns. A longer line would have to be scrolled."""
     for cell in nbformat.read(path, 4).cells:
         for output in cell.get("outputs", []):
-            for line in output.get("text", "").splitlines():
+            data = output.get("data", {})
+            plain = "" if {"text/html", "image/png"} & set(data) else data.get("text/plain", "")
+            for line in (output.get("text", "") + plain).splitlines():
                 width = sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in line)
                 assert width <= 88, line
 

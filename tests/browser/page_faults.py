@@ -138,10 +138,10 @@ def find_barriers(visit: Visit) -> list[str]:
             seen.add(kind);
           }
           for (const word of alike) word.replaceWith(...word.childNodes);
-          for (const entry of document.querySelectorAll('li.toc-entry')) {
-            if (seen.has(entry.className)) entry.remove();
-            seen.add(entry.className);
-          }
+          const kept = new Map();
+          const entries = [...document.querySelectorAll('li.toc-entry')];
+          for (const entry of entries) if (!kept.has(entry.className)) kept.set(entry.className, entry);
+          for (const entry of entries) if (![...kept.values()].some(one => entry.contains(one))) entry.remove();
         }"""
     )
     unseen = {"exclude": [["mjx-container"]]}  # formulas are drawn in the colour of the text

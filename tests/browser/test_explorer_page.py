@@ -11,12 +11,12 @@ from book_site import BOOK, PHONE
 from playwright.sync_api import expect
 
 from tinyinfer.figures import style
-from tinyinfer.figures.explorer import Choice, _plain, explored_rows, roofline_explorer, summarise
+from tinyinfer.figures.explorer import Choice, explored_rows, roofline_explorer, summarise
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance.hardware import BYTES_PER_NUMBER, HARDWARE, Hardware, bytes_per_number
 from tinyinfer.performance.memory import largest_batch
 from tinyinfer.performance.prediction import critical_batch, predict_decode, predict_prefill
-from tinyinfer.performance.report import with_prefix
+from tinyinfer.performance.report import plain, with_prefix
 from tinyinfer.performance.shapes import SHAPES
 
 PAGE = "notebooks/roofline_explorer.html"
@@ -135,7 +135,7 @@ def test_numbers_are_written_as_python_writes_them(explorer):
         assert explorer.page.evaluate(script, [values, unit]) == [with_prefix(value, unit) for value in values]
     values = [value for value in values if value < 2**53]  # beyond, JavaScript does not know every whole number
     values += [7812.5, 7813.5, 0.0125, 0.05, 0.25, 0.125, 12.25, 99.95, 100.5]  # halves
-    assert explorer.page.evaluate("values => values.map(tinyinfer.plain)", values) == list(map(_plain, values))
+    assert explorer.page.evaluate("values => values.map(tinyinfer.plain)", values) == list(map(plain, values))
 
 
 def test_an_address_says_what_is_shown_when_it_changes(explorer):
@@ -203,6 +203,22 @@ def test_a_link_to_a_heading_changes_nothing(explorer):
     explorer.page.evaluate("() => { location.hash = 'three-things-to-try'; }")
     explorer.page.wait_for_timeout(300)
     check_shown(explorer, replace(Choice(), batch=1024))
+    explorer.page.evaluate("() => { location.hash = ''; }")  # as the theme's link to the page itself: to its top
+    explorer.page.wait_for_timeout(300)
+    check_shown(explorer, replace(Choice(), batch=1024))
+
+
+def test_the_way_back_from_a_heading_leads_where_the_reader_was(open_page):
+    page = open_page("notebooks/04_port_to_cuda_and_draw_the_roofline.html").page
+    link = page.locator("main a[href='#fig-roofline-both']").first
+    link.scroll_into_view_if_needed()
+    page.wait_for_timeout(200)
+    before = page.evaluate("scrollY")
+    link.click()
+    page.wait_for_function("before => location.hash && Math.abs(scrollY - before) > 50", arg=before)
+    page.wait_for_timeout(1000)  # the theme scrolls smoothly
+    page.go_back()
+    page.wait_for_function("before => !location.hash && Math.abs(scrollY - before) < 50", arg=before, timeout=5000)
 
 
 def notes_of(figure):
@@ -387,7 +403,7 @@ def test_without_scripts_the_picture_and_the_table_of_the_start_are_shown(browse
         assert picture.bounding_box()["width"] > 400
         rows = page.locator(f"{FIGURE} .still tbody tr").all()
         start = explored_rows(SHAPES["llama-3-8b"], HARDWARE["H200 SXM"], Choice())
-        assert [tuple(row.locator("td").all_inner_texts()) for row in rows] == start
+        assert [tuple(row.locator("th, td").all_inner_texts()) for row in rows] == start
     finally:
         context.close()
 

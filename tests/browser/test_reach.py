@@ -36,18 +36,21 @@ def test_tab_leads_to_every_control_and_shows_where_it_is(open_page, theme):
 
 # Every control of the page that cannot be seen while it has the focus. A radio button may leave that to its label.
 FIND_UNSEEN_FOCUS = """() => {
-  const ring = (part, pseudo) => {
+  const look = (part, pseudo) => {
     const style = getComputedStyle(part, pseudo);
-    return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0 || style.boxShadow !== 'none';
+    return [style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) > 0, style.boxShadow].join();
   };
   const unseen = [];
   for (const control of document.querySelectorAll('main :is(a[href], button, input, select, summary, [tabindex])')) {
     if (!control.checkVisibility({visibilityProperty: true}) || control.disabled) continue;
+    const label = control.closest('label') ?? control.labels?.[0];
+    const looks = () => [look(control), look(control, '::after'), label && look(label)].join();
+    document.activeElement.blur();
+    document.getAnimations().forEach(fading => fading.finish());
+    const before = looks();
     control.focus();
     document.getAnimations().forEach(fading => fading.finish());
-    const label = control.closest('label') ?? control.labels?.[0];
-    if (document.activeElement === control && !(ring(control) || ring(control, '::after') || label && ring(label)))
-      unseen.push(control.outerHTML.slice(0, 120));
+    if (document.activeElement === control && looks() === before) unseen.push(control.outerHTML.slice(0, 120));
   }
   return unseen;
 }"""

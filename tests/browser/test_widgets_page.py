@@ -223,7 +223,7 @@ def test_without_scripts_a_picture_and_a_table_of_the_same_numbers_are_shown(bro
         for picture in pictures:
             box = picture.bounding_box()
             assert box["width"] > 250 and box["height"] > 60 and picture.get_attribute("alt")
-        assert figure.evaluate("figure => figure.scrollWidth <= figure.clientWidth")
+        assert figure.locator(".still").evaluate("still => still.scrollWidth <= still.clientWidth")
     finally:
         context.close()
 

@@ -50,7 +50,7 @@ def test_without_scripts_the_roofline_and_the_table_of_the_start_are_there(shown
     alt = html.unescape(re.search(r'<img alt="([^"]+)"', still)[1])
     assert alt == f"Roofline. {summarise(LLAMA, H200, start)}"
     lines = re.findall(r"<tr>(.*?)</tr>", still)[1:]
-    cells = [tuple(map(html.unescape, re.findall(r"<td[^>]*>(.*?)</td>", line))) for line in lines]
+    cells = [tuple(map(html.unescape, re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line))) for line in lines]
     assert cells == explored_rows(LLAMA, H200, start)
 
 

@@ -112,7 +112,7 @@ def test_the_widget_carries_the_parts_and_the_gaps():
     assert data["tokens"] == list("白日依山尽黄河流") and data["lanes"] == list(LANES)
     for run, gaps in zip(data["runs"], RUNS, strict=True):
         assert run["gaps"] == [list(pair) for pair in zip(gaps.ends, gaps.seconds, strict=True)]
-        assert (run["name"], run["prompts"]) == (gaps.name, gaps.prompts_came)
+        assert (run["says"], run["prompts"]) == (summarise_gaps(gaps), gaps.prompts_came)
     assert (data["axes"]["longest"], data["axes"]["last"]) == (0.307, 0.5)
 
 
@@ -126,7 +126,7 @@ def test_without_gaps_the_timeline_stands_alone():
 def test_readers_without_scripts_see_every_part_and_every_run():
     trace = made_trace()
     still = html.unescape(request_timeline(trace, RUNS).still)
-    lines = [re.findall(r"<td>(.*?)</td>", line) for line in re.findall(r"<tr>(.*?)</tr>", still)[1:]]
+    lines = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", line) for line in re.findall(r"<tr>(.*?)</tr>", still)[1:]]
     assert lines[3] == [
         "transfer",
         "link",

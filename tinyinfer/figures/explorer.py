@@ -6,20 +6,20 @@ compare its numbers and its words with those of this module.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from decimal import ROUND_HALF_UP, Decimal
 from html import escape
 from typing import Any
 
 from tinyinfer.errors import BadInput
 from tinyinfer.figures.roofline import draw_roofline, predicted_point
 from tinyinfer.figures.style import INTENSITY_LIMITS, RATE_LIMITS
-from tinyinfer.figures.widgets import Widget, html_table, svg_picture
+from tinyinfer.figures.tables import html_table
+from tinyinfer.figures.widgets import Widget, svg_picture
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance.cost import parameters, require_counts
 from tinyinfer.performance.hardware import HARDWARE, Hardware, bytes_per_number
 from tinyinfer.performance.memory import largest_batch, memory_needed
 from tinyinfer.performance.prediction import Prediction, critical_batch, predict_decode, predict_prefill
-from tinyinfer.performance.report import with_prefix
+from tinyinfer.performance.report import plain, with_prefix
 from tinyinfer.performance.shapes import SHAPES
 
 # The largest of each that the controls reach.
@@ -78,10 +78,10 @@ def roofline_explorer(
             "start": asdict(start),
         },
         _still(config, hardware, start),
-        "Every time is a bound: no run is faster, and a real one is slower. Weights and KV cache are in the chosen "
-        "dtype. Context counts the keys that a decode step attends; memory is that of the weights and of a cache with "
-        "the longer of prompt and context for each sequence, without activations. The address of the page follows "
-        "the controls, so it can be kept and sent.",
+        "Without a launch floor every time is a bound: no run is faster, and a real one is slower. Weights and KV "
+        "cache are in the chosen dtype. Context counts the keys that a decode step attends; memory is that of the "
+        "weights and of a cache with the longer of prompt and context for each sequence, without activations. The "
+        "address of the page follows the controls, so it can be kept and sent.",
         builds_on=("predict", "roofline"),
     )
 
@@ -115,8 +115,8 @@ def explored_rows(config: ModelConfig, hardware: Hardware, choice: Choice) -> li
     return [
         ("time, at least", *(f"{_METRIC[each.phase]} {with_prefix(each.seconds, 's')}" for each in phases)),
         ("limit that binds", *(each.limits.bound for each in phases)),
-        ("tokens/s, at most", *(_plain(each.tokens_per_second) for each in phases)),
-        ("FLOP per byte", *(_plain(each.work.intensity) for each in phases)),
+        ("tokens/s, at most", *(plain(each.tokens_per_second) for each in phases)),
+        ("FLOP per byte", *(plain(each.work.intensity) for each in phases)),
         ("weights + KV cache", f"{with_prefix(weights, 'B')} + {with_prefix(cache, 'B')}"),
         ("do they fit?", _describe_room(config, hardware, choice)),
         ("largest batch that fits", "unknown" if fitting is None else f"{fitting:,}"),
@@ -139,12 +139,6 @@ def _describe_room(config: ModelConfig, hardware: Hardware, choice: Choice) -> s
     left = hardware.memory_bytes - needed
     verdict = f"fits, {with_prefix(left, 'B')} left" if left >= 0 else f"does not fit, {with_prefix(-left, 'B')} short"
     return f"{verdict} of {with_prefix(hardware.memory_bytes, 'B')}"
-
-
-def _plain(value: float) -> str:
-    places = 3 if value < 0.1 else 2 if value < 1 else 1 if value < 100 else 0
-    # Halves go up, as JavaScript's `toFixed` rounds.
-    return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
 
 
 def _named(field: str, name: str, among: Sequence[Any]) -> Any:

@@ -1,8 +1,8 @@
 """Tables of the book as HTML: row and column heads marked for screen readers, which those of Markdown are not."""
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,19 @@ class Table:
         return f"<Table of {len(self.rows)} rows and {len(self.columns)} columns>"
 
     def _repr_html_(self) -> str:
-        heads = "".join(f'<th scope="col">{html.escape(name)}</th>' for name in (self.corner, *self.columns))
-        lines = ""
-        for name, cells in self.rows.items():
-            numbers = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-            lines += f'<tr><th scope="row">{html.escape(name)}</th>{numbers}</tr>\n'
-        return f'<table class="table">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{lines}</tbody></table>'
+        return html_table((self.corner, *self.columns), [(name, *cells) for name, cells in self.rows.items()])
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose rows begin with their heads; the last cell of a short row reaches to the end."""
+
+    def line(cells: Sequence[str]) -> str:
+        first, *others, last = cells
+        left = len(head) - 1 - len(others)
+        wide = f' colspan="{left}"' if left > 1 else ""
+        texts = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        return f'<tr><th scope="row">{escape(first)}</th>{texts}<td{wide}>{escape(last)}</td></tr>\n'
+
+    heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
+    body = "".join(map(line, rows))
+    return f'<table class="table">\n<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}</tbody></table>'

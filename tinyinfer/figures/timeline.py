@@ -14,7 +14,8 @@ import numpy as np
 from tinyinfer.errors import BadInput
 from tinyinfer.figures.request import Gaps, draw_gaps
 from tinyinfer.figures.style import DECODE, INK, OTHER, PREFILL, TRANSFER, Figure, new_figure
-from tinyinfer.figures.widgets import Widget, html_table, svg_picture
+from tinyinfer.figures.tables import html_table
+from tinyinfer.figures.widgets import Widget, svg_picture
 from tinyinfer.serving.trace import Trace, count_rows
 
 LANES = ("router", "prefill worker", "link", "decode worker")
@@ -83,7 +84,8 @@ def request_parts(trace: Trace) -> list[Part]:
 def draw_timeline(trace: Trace) -> Figure:
     """The parts of a traced request as bars, a lane for each place, with the tokens that each pass answers."""
     figure, axes = new_figure(7.0, 3.4)
-    for part in request_parts(trace):
+    parts = request_parts(trace)
+    for part in parts:
         lane, middle = LANES.index(part.lane), (part.start + part.end) * 500
         colour = _COLOURS[part.kind]
         axes.barh(lane, (part.end - part.start) * 1e3, left=part.start * 1e3, height=0.6, color=colour, edgecolor=INK)
@@ -92,9 +94,11 @@ def draw_timeline(trace: Trace) -> Figure:
             axes.text(middle, lane - 0.42, words, color=TRANSFER, ha="center", va="bottom")
         elif part.kind == "prefill":
             axes.text(middle, lane + 0.44, part.answer[-1], color=colour, ha="center", va="top", fontsize=13)
-        elif part.name == "step 1":  # later steps are too short to name what each of them answers
-            answers = " ".join(step.next_token.text for step in trace.decode)
-            axes.text(part.start * 1e3, lane + 0.44, answers, color=colour, ha="left", va="top", fontsize=13)
+        elif part is parts[-1]:  # a step is too short to name its own answer below it
+            answers = [step.next_token.text for step in trace.decode]
+            shown = answers if len(answers) <= 8 else [*answers[:5], "…", *answers[-2:]]
+            end = part.end * 1e3
+            axes.text(end, lane + 0.44, " ".join(shown), color=colour, ha="right", va="top", fontsize=13)
     axes.set_yticks(range(len(LANES)), LANES)
     axes.set(ylim=(len(LANES) - 0.2, -0.6), xlabel="milliseconds since the router accepted the request")
     return figure
@@ -133,7 +137,6 @@ def request_timeline(trace: Trace, runs: Sequence[Gaps] = ()) -> Widget:
             "axes": _shared_axes(runs),
             "runs": [
                 {
-                    "name": run.name,
                     "says": summarise_gaps(run),
                     "gaps": [[round(end, 4), round(gap, 6)] for end, gap in zip(run.ends, run.seconds, strict=True)],
                     "prompts": [round(moment, 4) for moment in run.prompts_came],
@@ -158,7 +161,7 @@ def summarise_gaps(run: Gaps) -> str:
 
 
 def _shared_axes(runs: Sequence[Gaps]) -> dict[str, Any]:
-    """The longest gap and the last moment of all runs, so that one picture can be laid over the other."""
+    """The longest gap and the last moment of all runs, so that the pictures can be compared."""
     if not runs:
         return {}
     longest = max(max(run.seconds) for run in runs)

@@ -21,6 +21,7 @@ import numpy as np
 from tinyinfer.errors import BadInput
 from tinyinfer.figures.attention import attention_steps, draw_mask, draw_passes, pass_grid
 from tinyinfer.figures.style import Figure
+from tinyinfer.figures.tables import html_table
 from tinyinfer.model.config import ModelConfig
 from tinyinfer.performance import cost
 
@@ -81,20 +82,6 @@ def _three_digits(number: float) -> str:
     """JavaScript's `toPrecision(3)` where no exponent is needed: halves are rounded up, zeros at the end stay."""
     rounded = Context(prec=3, rounding=ROUND_HALF_UP).create_decimal(number)
     return f"{float(rounded):#.3g}".rstrip(".")
-
-
-def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The table that stands still: every text is escaped, and the last cell of a short row reaches to the end."""
-
-    def line(cells: Sequence[str], name: str) -> str:
-        *others, last = cells
-        left = len(head) - len(others)
-        wide = f' colspan="{left}"' if left > 1 else ""
-        texts = "".join(f"<{name}>{escape(cell)}</{name}>" for cell in others)
-        return f"<tr>{texts}<{name}{wide}>{escape(last)}</{name}></tr>"
-
-    body = "".join(line(cells, "td") for cells in rows)
-    return f"<table><thead>{line(head, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
 def svg_picture(figure: Figure, alt: str) -> str:
@@ -205,8 +192,8 @@ def cache_stepper(
     title = configs[0].name
     if focus == "saved":
         title += "; FLOPs and bytes so far"
-        head = ["pass", "reads", "FLOPs, nothing kept", "FLOPs, kept", "bytes, nothing kept", "bytes, kept", "cache"]
-        columns = ("reads", "naive_flops_so_far", "flops_so_far", "naive_bytes_so_far", "bytes_so_far", "bytes_held")
+        head = ["pass", "FLOPs, nothing kept", "FLOPs, kept", "bytes, nothing kept", "bytes, kept", "cache"]
+        columns = ("naive_flops_so_far", "flops_so_far", "naive_bytes_so_far", "bytes_so_far", "bytes_held")
         words = "With nothing kept, each pass makes every row again; with keys and values kept, it makes the new ones."
     else:
         head = ["pass", "reads", "FLOPs", "bytes moved", "FLOP per byte", "cache"]

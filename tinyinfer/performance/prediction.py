@@ -37,7 +37,7 @@ class Prediction:
 
     @property
     def seconds(self) -> float:
-        """The least time of the whole batch: TTFT of a prefill, TPOT of a decode step."""
+        """The predicted time of the whole batch, TTFT of a prefill, TPOT of a decode step; see `Limits.seconds`."""
         return self.limits.seconds
 
     @property

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Decimal
 
 from tinyinfer.performance.hardware import Hardware
 from tinyinfer.performance.prediction import Prediction
@@ -72,9 +73,15 @@ def with_prefix(value: float, unit: str = "") -> str:
     return f"{scaled:,.{digits}f} {prefix}{unit}".rstrip()
 
 
+def plain(value: float) -> str:
+    """A number without a prefix: `1,943`, `20.4`, `0.54`, `0.051`."""
+    places = 3 if value < 0.1 else 2 if value < 1 else 1 if value < 100 else 0
+    # Halves go up, as in the JavaScript that shows the same numbers.
+    return f"{Decimal(value).quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP):,}"
+
+
 def _cells(prediction: Prediction) -> tuple[str, ...]:
     time = "TTFT" if prediction.phase == "prefill" else "TPOT"
-    intensity, rate = prediction.work.intensity, prediction.tokens_per_second
     return (
         prediction.phase,
         f"{prediction.batch:,}",
@@ -82,10 +89,10 @@ def _cells(prediction: Prediction) -> tuple[str, ...]:
         f"{prediction.context:,}",
         with_prefix(prediction.work.flops),
         with_prefix(prediction.work.bytes_moved),
-        f"{intensity:,.1f}" if intensity < 100 else f"{intensity:,.0f}",
+        plain(prediction.work.intensity),
         prediction.limits.bound,
         f"{time} {with_prefix(prediction.seconds, 's')}",
-        f"{rate:,.1f}" if rate < 100 else f"{rate:,.0f}",
+        plain(prediction.tokens_per_second),
         with_prefix(prediction.memory_bytes, "B"),
         _FITS[prediction.fits],
     )

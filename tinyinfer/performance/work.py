@@ -66,7 +66,7 @@ class Work:
         )
 
     def seconds_on(self, hardware: Hardware, dtype: str = "bf16") -> float:
-        """The time that `hardware` needs at best; see `Limits.seconds`."""
+        """The predicted time on `hardware`; see `Limits.seconds`."""
         return self.limits_on(hardware, dtype).seconds
 
     def bound_on(self, hardware: Hardware, dtype: str = "bf16") -> Bound:

@@ -186,9 +186,9 @@
       finish(); // last, since it asks for sizes
     }
 
-    // A fragment without "=" leads to a heading; none at all is the start.
+    // An address without "#" is the start; a fragment without "=" leads to a heading, or to the top.
     const follow = () => {
-      if (!/^$|=/.test(location.hash)) return false;
+      if (!/^[^#]*(#.*=.*)?$/.test(location.href)) return false;
       clearTimeout(writing);
       ({ choice, refused } = readFragment(location.hash, data));
       wanted = choice.dtype;
@@ -220,7 +220,10 @@
       if (button) location.hash = button.dataset.explore;
     });
     // By such a button, by a changed address or by the way back: show what it changes.
-    window.addEventListener("hashchange", () => follow() && stage.scrollIntoView());
+    const isState = (address) => /#.*=/.test(address);
+    window.addEventListener("hashchange", ({ oldURL, newURL }) => {
+      if ((isState(oldURL) || isState(newURL)) && follow()) stage.scrollIntoView();
+    });
     new ResizeObserver(() => requestAnimationFrame(() => measure() !== width && show())).observe(picture);
   };
 })();
