@@ -2,7 +2,8 @@
 
     python benchmarks/measure_decode_steps.py [RECORD.json] [--device cuda] [--dtype bfloat16] [--shape NAME]
 
-Each row predicts first: max(compute, memory) + kernels x floor, with kernels counted and ceilings measured apart.
+Each row predicts first: max(compute, memory) + kernels x floor, with kernels counted (but for what is
+compiled) and ceilings measured apart.
 """
 
 import argparse
@@ -74,12 +75,12 @@ def main() -> None:
         eager_step = tinyinfer.LanguageModel(config, weights, None, own_ops, "torch", fused).decoder.step
         attended = CAPACITY if accelerate else CONTEXT + STEPS // 2
         prediction = predict_decode(config, hardware, attended, 1, dtype_of(ops), fused=fused)
-        minimum = prediction.work.launches
+        products = prediction.work.launches
         if accelerate in (None, same):
             session.step = eager_step
             kernels = count_kernels(lambda session=session: session.decode_step([1]))
-        else:  # compiled: not below one kernel for each product; a graph is started once
-            kernels = 1 if accelerate is torch_step.captured else minimum
+        else:  # what is compiled is not counted: one start for each product stands for it; a graph is started once
+            kernels = 1 if accelerate is torch_step.captured else products
         limits = replace(prediction.work, launches=kernels).limits_on(hardware, dtype_of(ops))
         rows.append({"way": name, "kernels": kernels, "attended": attended, "limits": asdict(limits)})
         rows[-1] |= {"predicted_seconds": limits.seconds, "samples_seconds": []}

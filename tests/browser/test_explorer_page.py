@@ -87,6 +87,7 @@ PREDICT = """([models, devices, cases]) => cases.map(([model, device, dtype, bat
     numbers: [...numbers(prefill), prefill.tokensPerSecond, ...numbers(decode), decode.tokensPerSecond],
     needed: tinyinfer.memoryNeeded(shape, tinyinfer.bytesOf[dtype], batch, context).together,
     words: [prefill.bound, decode.bound],
+    rows: tinyinfer.explore(shape, machine, { dtype, batch, prompt, context }).rows,
     batches: ["largestBatch", "criticalBatch"].map(name => tinyinfer[name](shape, machine, dtype, context)),
   };
 })"""
@@ -106,7 +107,9 @@ def in_python(model, device, dtype, batch, prompt, context):
         words.append(limits.bound)
     fitting = largest_batch(model, device, context, number, number)
     batches = [fitting, critical_batch(model, device, context, dtype)]
-    return {"numbers": numbers, "needed": phases[1].memory_bytes, "words": words, "batches": batches}
+    choice = Choice(model.name, device.name, dtype, batch, prompt, context)
+    rows = [list(row) for row in explored_rows(model, device, choice)]
+    return {"numbers": numbers, "needed": phases[1].memory_bytes, "words": words, "batches": batches, "rows": rows}
 
 
 def test_every_prediction_in_javascript_is_that_of_python(explorer):
@@ -116,15 +119,17 @@ def test_every_prediction_in_javascript_is_that_of_python(explorer):
         for dtype in DEVICES[device].flops_per_second or BYTES_PER_NUMBER
         for load in LOADS[(model + device) % 2 :: 2]
     ]
-    plain = [[asdict(model) for model in MODELS], [asdict(device) for device in DEVICES]]
-    shown = explorer.page.evaluate(PREDICT, [*plain, cases])
+    known = [[asdict(model) for model in MODELS], [asdict(device) for device in DEVICES]]
+    shown = explorer.page.evaluate(PREDICT, [*known, cases])
     right = [in_python(MODELS[model], DEVICES[device], *others) for model, device, *others in cases]
     for case, one, other in zip(cases, shown, right, strict=True):
         assert one["words"] == other["words"] and one["batches"] == other["batches"], case
+        assert one["rows"] == other["rows"], case
     numbers = [np.array([[*each["numbers"], each["needed"]] for each in side], float) for side in (shown, right)]
     np.testing.assert_allclose(*numbers, rtol=1e-12)
     bounds = {word for each in right for word in each["words"]}
-    assert bounds == {"compute", "memory", "launch"}  # the grid meets every case
+    rooms = {words for each in right for words in ("does not fit", "fits", "unknown") if words in each["rows"][5][1]}
+    assert bounds == {"compute", "memory", "launch"} and len(rooms) == 3  # the grid meets every case
 
 
 def test_numbers_are_written_as_python_writes_them(explorer):

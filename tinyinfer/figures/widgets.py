@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tinyinfer.errors import BadInput
+from tinyinfer.figures import phases
 from tinyinfer.figures.attention import attention_steps, draw_mask, draw_passes, pass_grid
 from tinyinfer.figures.style import Figure
 from tinyinfer.figures.tables import html_table
@@ -195,12 +196,16 @@ def cache_stepper(
         head = ["pass", "FLOPs, nothing kept", "FLOPs, kept", "bytes, nothing kept", "bytes, kept", "cache"]
         columns = ("naive_flops_so_far", "flops_so_far", "naive_bytes_so_far", "bytes_so_far", "bytes_held")
         words = "With nothing kept, each pass makes every row again; with keys and values kept, it makes the new ones."
+        alt = "Rows of K made by each pass if nothing is kept: grey ones again, green ones for the first time."
+        figure = draw_passes(tokens, grid)
     else:
         head = ["pass", "reads", "FLOPs", "bytes moved", "FLOP per byte", "cache"]
         columns = ("reads", "flops", "bytes_moved", "intensity", "bytes_held")
         words = "Prefill fills the cache with all prompt rows at once; each decode step reads everything to add one."
-    alt = "Rows of K made by each pass if nothing is kept: grey ones again, green ones for the first time."
-    picture = svg_picture(draw_passes(tokens, grid), alt)
+        alt = "The first passes: prefill reads the prompt at once, each decode step one token, beside the rows kept."
+        figure = phases.draw_passes(
+            [phases.Pass(at.seen - at.reads, tokens[at.seen - at.reads : at.seen], tokens[at.seen]) for at in shown[:4]]
+        )
     rows = [
         [str(number), *(short(getattr(each, column)) for column in columns)] for number, each in enumerate(shown, 1)
     ]
@@ -213,7 +218,7 @@ def cache_stepper(
             "models": [{"name": name, "passes": [asdict(each) for each in passes]} for name, passes in counted.items()],
             "focus": focus,
         },
-        f"{picture}<p>{escape(title)}:</p>{html_table(head, rows)}",
+        f"{svg_picture(figure, alt)}<p>{escape(title)}:</p>{html_table(head, rows)}",
         f"{words} Step with the buttons or the slider. A filled cell is written in this pass. "
         f"Counted from the shapes, with {bytes_per_number} bytes a number; every model as if it read these tokens. "
         "k, M, G and T stand for a thousand, a million, 10⁹ and 10¹².",

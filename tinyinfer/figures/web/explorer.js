@@ -56,6 +56,8 @@
     };
   };
 
+  window.tinyinfer.explore = explore;
+
   const fields = ["model", "gpu", "dtype", "batch", "prompt", "context"];
 
   // "#model=...&batch=8" -> the choice that it names, and a sentence about each part that names nothing.
